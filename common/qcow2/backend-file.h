@@ -33,7 +33,8 @@ extern int backend_file_open (const char *path, unsigned flags,
   __attribute__ ((__warn_unused_result__));
 
 /* Identity of the file behind B, to find loops in a backing chain and
- * to share layers: device and inode (block devices: their number and 0).  False if B is not a file.
+ * to share layers: device and inode (block devices: their number and 0).
+ * False if B is not a file.
  */
 extern bool backend_file_identity (const struct backend *b,
                                    uint64_t *dev, uint64_t *ino);
