@@ -25,6 +25,11 @@ static const uint32_t canonical_order[] = {
   EXT_BITMAPS,
 };
 
+/* In smaller clusters the names would take the room that a backing file
+ * name needs.  QEMU draws the same line.
+ */
+#define MIN_FEATURE_NAMES_CLUSTER_BITS 13
+
 #define NR_CANONICAL (sizeof canonical_order / sizeof canonical_order[0])
 
 /* What a new image gets as its feature name table. */
@@ -240,7 +245,8 @@ int
 header_serialise (const char *name, const struct header *h, uint8_t *buf)
 {
   struct writer w = { .buf = buf, .size = (size_t) 1 << h->cluster_bits };
-  bool default_names = h->version >= 3 && h->feature_names == NULL;
+  bool default_names = h->version >= 3 && h->feature_names == NULL &&
+    h->cluster_bits >= MIN_FEATURE_NAMES_CLUSTER_BITS;
   int r;
 
   r = put_header (&w, h, default_names);

@@ -86,8 +86,8 @@ extern int header_parse (const char *name, const uint8_t *buf, size_t len,
  * is filled entirely.  header_length 0 means what a new image gets: 112
  * bytes, or 72 in version 2; other values are kept.  Extensions keep their
  * order; new ones come behind, in QEMU's order.  If H has no feature name
- * table, ours is written (version 3) unless the cluster has no room for
- * it.  -ENOSPC (with a message) if the rest does not fit either.
+ * table, ours is written (version 3, clusters of 8k or more) if there is
+ * room for it.  -ENOSPC (with a message) if the rest does not fit.
  */
 extern int header_serialise (const char *name, const struct header *h,
                              uint8_t *buf)

@@ -36,7 +36,9 @@ struct snapshot_table {
  * byte, as for QEMU.  -EINVAL with a message naming the image NAME, the
  * entry and the field; -ENOMEM (with a message).  -ENODATA, no message: the
  * table is longer than LEN (read more and try again, up to
- * MAX_SNAPSHOT_TABLE_SIZE).  On failure T holds nothing.
+ * MAX_SNAPSHOT_TABLE_SIZE; QEMU lets the file end where the last entry does,
+ * without its padding, and that is enough here).  On failure T holds
+ * nothing.
  */
 extern int snapshot_table_parse (const char *name, const uint8_t *buf,
                                  size_t len, uint32_t nr,
