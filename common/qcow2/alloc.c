@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Where new clusters go.
+ *
+ * Invariants:
+ *  - All clusters below the cursor are in use, except for those that were
+ *    passed over because their refcount block is broken.
+ *  - Space at and beyond virgin_off was never handed out in this session,
+ *    and was beyond the end of the file when it began, so it reads as
+ *    zeroes.  Space that is given back was handed out, by whomever.
+ *  - comp_off, if it is not 0, lies inside (not at the start of) a cluster
+ *    that has a reference from compressed data.
+ *
+ * Locks: LOCK_META, exclusively, held by the caller.
+ *
+ * Space that comes back: alloc-free.c.  This does not know when anything
+ * becomes stable (commit.c), nor what the space is used for.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "alloc.h"
+
+#define MIN_STEP (UINT64_C (1) << 20)
+#define MAX_STEP (UINT64_C (16) << 20)
+
+int
+alloc_open (struct alloc *a, const struct geometry *geo,
+            struct backend *file, struct refcount *refcount,
+            struct epoch *epoch, struct ranked_rwlock *meta, bool discard)
+{
+  int64_t size = backend_size (file);
+
+  memset (a, 0, sizeof *a);
+  if (size < 0)
+    return size;
+  a->geo = geo;
+  a->file = file;
+  a->refcount = refcount;
+  a->epoch = epoch;
+  a->meta = meta;
+  a->discard = discard;
+  a->file_len = size;
+  a->virgin_off = geometry_cluster_end (geo, size);
+  return 0;
+}
+
+void
+alloc_close (struct alloc *a)
+{
+  free (a->pending.ranges);
+  free (a->committing.ranges);
+  free (a->limbo.ranges);
+  memset (a, 0, sizeof *a);
+}
+
+/* ------------------------------------------------------------------
+ * The length of the file.
+ */
+
+/* All reasons why a file cannot be longer are one to a client. */
+static int
+no_space (int r)
+{
+  return r == -EFBIG || r == -EDQUOT || r == -ENOTSUP ? -ENOSPC : r;
+}
+
+/* Grow by the step that filter preallocate asks for. */
+static int
+grow_by_hint (struct alloc *a, uint64_t end,
+              const struct alloc_growth *growth)
+{
+  const uint64_t align = growth->align > 0 ? growth->align : 1;
+  uint64_t target;
+
+  if (__builtin_add_overflow (a->file_len, growth->size, &target))
+    return -EFBIG;
+  if (target < end)
+    target = end;
+  if (target % align != 0 &&
+      __builtin_add_overflow (target, align - target % align, &target))
+    return -EFBIG;
+  if (target > INT64_MAX)
+    return -EFBIG;
+  return backend_truncate (a->file, target, true);
+}
+
+/* Grow by a hole: few calls, but little for a small image, since the file
+ * keeps this length if the session does not end well.
+ */
+static int
+grow_by_step (struct alloc *a, uint64_t end)
+{
+  uint64_t step = a->file_len / 8;
+  uint64_t target;
+
+  if (step < MIN_STEP)
+    step = MIN_STEP;
+  if (step > MAX_STEP)
+    step = MAX_STEP;
+  target = geometry_cluster_end (a->geo, a->file_len + step);
+  if (target < end)
+    target = end;
+  return backend_truncate (a->file, target, false);
+}
+
+/* The file reaches to END. */
+static int
+grow_file (struct alloc *a, uint64_t end, const struct alloc_growth *growth)
+{
+  int64_t size;
+  int r = -ENOTSUP;
+
+  if (end <= a->file_len)
+    return 0;
+  size = backend_size (a->file);
+  if (size < 0)
+    return size;
+  a->file_len = size;
+  if (end <= a->file_len)
+    return 0;
+  if (a->file->fixed_size)
+    return -ENOSPC;
+
+  if (growth != NULL && growth->size > 0) {
+    r = grow_by_hint (a, end, growth);
+    if (r < 0)
+      nbdkit_debug ("%s: could not allocate %" PRIu64 " bytes ahead: %s",
+                    a->file->name, growth->size, strerror (-r));
+  }
+  if (r < 0)
+    r = grow_by_step (a, end);
+  if (r < 0)
+    r = backend_truncate (a->file, end, false);
+  if (r < 0)
+    return no_space (r);
+
+  size = backend_size (a->file);
+  if (size < 0)
+    return size;
+  a->file_len = size;
+  return 0;
+}
+
+/* ------------------------------------------------------------------
+ * Taking clusters.
+ */
+
+static int
+check_overlap (const struct alloc *a, uint64_t off, uint64_t len)
+{
+  enum overlap_kind kind;
+
+  if (a->refcount->overlap == NULL)
+    return 0;
+  kind = overlap_find (a->refcount->overlap, off, len);
+  if (kind == 0)
+    return 0;
+  nbdkit_error ("%s: the image is corrupt: the %s lies in space that has "
+                "refcount 0, at or behind offset 0x%" PRIx64 "; "
+                "repair it with qemu-img check -r all",
+                a->file->name, overlap_kind_name (kind), off);
+  return -EUCLEAN;
+}
+
+/* A fixed file may have room for a part of the run only. */
+static uint64_t
+clamp_to_file (const struct alloc *a, uint64_t idx, uint64_t nr)
+{
+  const uint64_t end_idx = a->file_len >> a->geo->cluster_bits;
+
+  if (!a->file->fixed_size || idx + nr <= end_idx)
+    return nr;
+  return idx < end_idx ? end_idx - idx : 0;
+}
+
+/* Take clusters that are free by their refcounts. */
+static int
+take (struct alloc *a, uint64_t idx, uint64_t nr,
+      const struct alloc_growth *growth, bool *virgin)
+{
+  const uint64_t off = idx << a->geo->cluster_bits;
+  const uint64_t end = (idx + nr) << a->geo->cluster_bits;
+  int r;
+
+  r = check_overlap (a, off, end - off);
+  if (r < 0)
+    return r;
+  r = grow_file (a, end, growth);
+  if (r < 0)
+    return r;
+  r = refcount_add_locked (a->refcount, idx, nr, 1);
+  if (r < 0)
+    return no_space (r);
+  *virgin = off >= a->virgin_off;
+  if (end > a->virgin_off)
+    a->virgin_off = end;
+  if (idx <= a->cursor_idx && a->cursor_idx < idx + nr)
+    a->cursor_idx = idx + nr;
+  return 0;
+}
+
+/* Shorten a run so that it is virgin as a whole or not at all, and does
+ * not need a larger refcount table unless it starts beyond the present one.
+ */
+static uint64_t
+shorten (const struct alloc *a, uint64_t idx, uint64_t nr)
+{
+  const uint64_t virgin_idx = a->virgin_off >> a->geo->cluster_bits;
+  const uint64_t span = refcount_table_span (a->refcount);
+
+  nr = clamp_to_file (a, idx, nr);
+  if (idx < virgin_idx && virgin_idx < idx + nr)
+    nr = virgin_idx - idx;
+  if (idx < span && span < idx + nr)
+    nr = span - idx;
+  return nr;
+}
+
+int
+alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
+                       const struct alloc_growth *growth,
+                       uint64_t *host_off, uint64_t *nr, bool *virgin)
+{
+  uint64_t idx, n;
+  int r;
+
+  r = refcount_find_free_locked (a->refcount, a->cursor_idx, max_nr,
+                                 &idx, &n);
+  if (r < 0)
+    return no_space (r);
+  a->cursor_idx = idx;
+  n = shorten (a, idx, n);
+  if (n == 0)
+    return -ENOSPC;
+  r = take (a, idx, n, growth, virgin);
+  if (r < 0)
+    return r;
+  *host_off = idx << a->geo->cluster_bits;
+  *nr = n;
+  return 0;
+}
+
+int
+alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
+                      bool *virgin)
+{
+  uint64_t start = a->cursor_idx, idx, n;
+  int r;
+
+  for (;;) {
+    r = refcount_find_free_locked (a->refcount, start, nr, &idx, &n);
+    if (r < 0)
+      return no_space (r);
+    if (n == nr)
+      break;
+    start = idx + n;
+  }
+  if (clamp_to_file (a, idx, nr) < nr)
+    return -ENOSPC;
+  r = take (a, idx, nr, NULL, virgin);
+  if (r < 0)
+    return r;
+  *host_off = idx << a->geo->cluster_bits;
+  return 0;
+}
+
+int
+alloc_at_locked (struct alloc *a, uint64_t host_off, uint64_t max_nr,
+                 const struct alloc_growth *growth,
+                 uint64_t *nr, bool *virgin)
+{
+  const uint64_t idx = host_off >> a->geo->cluster_bits;
+  uint64_t n;
+  int r;
+
+  *nr = 0;
+  if (geometry_in_cluster (a->geo, host_off) != 0)
+    return 0;
+  n = refcount_free_run_locked (a->refcount, idx, max_nr);
+  n = shorten (a, idx, n);
+  if (n == 0)
+    return 0;
+  r = take (a, idx, n, growth, virgin);
+  if (r == 0)
+    *nr = n;
+  return r;
+}
+
+/* ------------------------------------------------------------------
+ * Compressed clusters.
+ */
+
+/* Continue behind the previous one: in the same cluster, and in the next
+ * one if that is free.  -ERANGE: not possible.
+ */
+static int
+pack (struct alloc *a, uint64_t len, const struct alloc_growth *growth)
+{
+  const uint64_t room = a->geo->cluster_size -
+    geometry_in_cluster (a->geo, a->comp_off);
+  const uint64_t idx = a->comp_off >> a->geo->cluster_bits;
+  const uint64_t next_off = (idx + 1) << a->geo->cluster_bits;
+  uint64_t nr = 1;
+  bool virgin;
+  int r;
+
+  if (a->comp_off == 0 || a->comp_off + len - 1 > a->geo->coffset_mask)
+    return -ERANGE;
+  if (len > room) {
+    r = alloc_at_locked (a, next_off, 1, growth, &nr, &virgin);
+    if (r < 0)
+      return r;
+    if (nr == 0)
+      return -ERANGE;
+  }
+  r = refcount_add_locked (a->refcount, idx, 1, 1);
+  if (r < 0 && len > room)
+    alloc_release_locked (a, next_off, 1);
+  return no_space (r);
+}
+
+int
+alloc_bytes_locked (struct alloc *a, uint64_t len,
+                    const struct alloc_growth *growth, uint64_t *host_off)
+{
+  uint64_t off = a->comp_off, nr;
+  bool virgin;
+  int r;
+
+  r = pack (a, len, growth);
+  if (r == -ERANGE) {
+    r = alloc_clusters_locked (a, 1, growth, &off, &nr, &virgin);
+    if (r == 0 && off + len - 1 > a->geo->coffset_mask) {
+      alloc_release_locked (a, off, 1);
+      return -EFBIG;
+    }
+  }
+  if (r < 0)
+    return r;
+  *host_off = off;
+  a->comp_off = off + len;
+  if (geometry_in_cluster (a->geo, a->comp_off) == 0)
+    a->comp_off = 0;
+  return 0;
+}

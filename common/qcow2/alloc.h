@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Where new clusters go, and when old ones come back.
+ *
+ * Policy over refcount.c's scan: a cursor, contiguous runs, byte-exact
+ * packing of compressed clusters, growth of the file, and the three stages
+ * of a cluster that lost its last reference (I1, I4):
+ *
+ *   pending     the entry is gone in memory, maybe not yet on disk
+ *   committing  the commit under way makes its removal stable
+ *   limbo       the removal is stable; requests that looked it up before
+ *               may still be under way (epoch.h)
+ *   free        the space was given back to the host, and the refcount
+ *               went down: it may be allocated again
+ *
+ * "_locked": the caller holds LOCK_META exclusively.
+ * Host offsets are bytes.
+ */
+
+#ifndef ALLOC_H
+#define ALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend.h"
+#include "epoch.h"
+#include "geometry.h"
+#include "locks.h"
+#include "refcount.h"
+
+struct alloc_range {
+  uint64_t idx, nr;             /* host clusters */
+  uint64_t generation;          /* limbo only: when it was retired */
+};
+
+struct alloc_list {
+  struct alloc_range *ranges;
+  size_t len, cap;
+  uint64_t clusters;            /* sum of nr */
+};
+
+struct alloc {
+  const struct geometry *geo;
+  struct backend *file;
+  struct refcount *refcount;
+  struct epoch *epoch;
+  struct ranked_rwlock *meta;
+  bool discard;                 /* punch holes for freed clusters */
+  uint64_t cursor_idx;          /* where the next scan starts */
+  uint64_t comp_off;            /* where the next compressed bytes go;
+                                   0 = a new cluster is needed */
+  uint64_t virgin_off;          /* space from here on was never allocated
+                                   in this session, and reads as zero */
+  uint64_t file_len;            /* the file is at least so long */
+  struct alloc_list pending, committing, limbo;
+  _Atomic uint64_t waiting;     /* clusters in pending: an estimate */
+};
+
+extern int alloc_open (struct alloc *a, const struct geometry *geo,
+                       struct backend *file, struct refcount *refcount,
+                       struct epoch *epoch, struct ranked_rwlock *meta,
+                       bool discard)
+  __attribute__ ((__warn_unused_result__));
+extern void alloc_close (struct alloc *a);
+
+/* How the file should grow (hint of filter preallocate); NULL = a sparse
+ * step of moderate size.
+ */
+struct alloc_growth {
+  uint64_t size, align;
+};
+
+/* Allocate up to MAX_NR clusters in one contiguous run; *NR >= 1 says how
+ * many.  Their refcounts are one (in memory).  *VIRGIN: the run is known
+ * to read as zeroes.  The file reaches to the end of the run afterwards.
+ * -EAGAIN: refcount table full: commit_grow_reftable, then retry;
+ * -ENOSPC (also for EFBIG, EDQUOT); -EUCLEAN: what should be free holds
+ * metadata (logged; the caller marks the image corrupt); -EIO, -ENOMEM.
+ * alloc_exactly_locked: NR or nothing (tables).
+ */
+extern int alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
+                                  const struct alloc_growth *growth,
+                                  uint64_t *host_off, uint64_t *nr,
+                                  bool *virgin)
+  __attribute__ ((__warn_unused_result__));
+extern int alloc_exactly_locked (struct alloc *a, uint64_t nr,
+                                 uint64_t *host_off, bool *virgin)
+  __attribute__ ((__warn_unused_result__));
+
+/* Try to allocate up to MAX_NR clusters at exactly HOST_OFF; *NR may be 0
+ * (they are in use).  To continue a run.
+ */
+extern int alloc_at_locked (struct alloc *a, uint64_t host_off,
+                            uint64_t max_nr,
+                            const struct alloc_growth *growth,
+                            uint64_t *nr, bool *virgin)
+  __attribute__ ((__warn_unused_result__));
+
+/* LEN bytes (at most a cluster) for a compressed cluster, packed behind
+ * the previous one.  Each host cluster touched has one more reference.
+ * A shared host cluster whose refcount is at its maximum is left.
+ * -EFBIG: the space is where a compressed descriptor cannot point to: store
+ * the cluster plain.  (No message.)
+ */
+extern int alloc_bytes_locked (struct alloc *a, uint64_t len,
+                               const struct alloc_growth *growth,
+                               uint64_t *host_off)
+  __attribute__ ((__warn_unused_result__));
+
+/* Undo an allocation to which no entry ever pointed, and for which no
+ * block in the mcache may be frozen.  An error is logged and leaks the
+ * space.
+ */
+extern void alloc_release_locked (struct alloc *a,
+                                  uint64_t host_off, uint64_t nr);
+extern void alloc_release_bytes_locked (struct alloc *a,
+                                        uint64_t host_off, uint64_t len);
+
+/* The last reference from the active tables to these clusters (to these
+ * compressed bytes) was removed in memory: one reference will be dropped
+ * once that is stable.  Never fails: without memory the space leaks, which is logged.
+ */
+extern void alloc_defer_free_locked (struct alloc *a,
+                                     uint64_t host_off, uint64_t nr);
+extern void alloc_defer_free_bytes_locked (struct alloc *a,
+                                           uint64_t host_off, uint64_t len);
+
+/* For commit.c.  freeze: pending -> committing.  retire: committing ->
+ * limbo (the commit succeeded), or -> pending (it failed).
+ */
+extern void alloc_freeze_locked (struct alloc *a);
+extern void alloc_retire_locked (struct alloc *a, bool committed);
+
+/* Limbo ranges out of reach of every request -> free: first the punch
+ * (without a lock, and only for clusters that nobody else refers to), then
+ * the refcount.  ALL: at close, when no request is left.  Called by one
+ * thread at a time, with no lock held.
+ * The refcounts are dirty afterwards, so this stops when the mcache is
+ * under pressure, and the next call after a commit goes on: at close,
+ * repeat commit and reclaim until alloc_has_deferred is false.
+ */
+extern void alloc_reclaim (struct alloc *a, bool all);
+
+/* Much is waiting to be freed: a commit would give it back.  Estimate,
+ * needs no lock.
+ */
+extern bool alloc_pressure (const struct alloc *a);
+
+/* Anything in pending, committing or limbo?  Caller holds LOCK_META. */
+extern bool alloc_has_deferred (const struct alloc *a);
+
+/* At clean close: cut the file after its last used cluster. Best effort. */
+extern void alloc_trim_file (struct alloc *a);
+
+#endif /* ALLOC_H */

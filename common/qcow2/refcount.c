@@ -1,0 +1,812 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Reference counts of host clusters.
+ *
+ * Invariants:
+ *  - A block in the table has itself a refcount of at least one, in memory
+ *    as soon as it is in the table.
+ *  - A block that was just made is on disk as zeroes, or all its slices
+ *    are dirty: nothing of it is ever read as what was there before.
+ *
+ * Where a new block goes: into the first cluster of the range it describes
+ * that its maker did not ask for.  So making a block needs no allocator,
+ * hence no recursion, with one exception: the maker asks for the whole
+ * range (only tables do, with small clusters and wide refcounts).  Then
+ * the block goes behind what was asked for.
+ *
+ * Locks: LOCK_META, held by the caller.  Reads of blocks that are not in
+ * the cache happen under it.
+ *
+ * This does not order writes (commit.c), nor decide where clusters go
+ * (alloc.c).  A larger table: refcount-grow.c.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "ondisk.h"
+#include "refcount.h"
+
+/* ------------------------------------------------------------------
+ * Entries of a block.  Several of them fit in a 64 bit word, and all the
+ * tests below are on words: whether an entry is zero does not depend on
+ * the byte order.
+ */
+
+uint64_t
+refcount_entry_get (const uint8_t *p, uint64_t i, unsigned order)
+{
+  unsigned per_byte_bits;
+
+  switch (order) {
+  case 3: return p[i];
+  case 4: return get_be16 (p + i * 2);
+  case 5: return get_be32 (p + i * 4);
+  case 6: return get_be64 (p + i * 8);
+  default:
+    per_byte_bits = 3 - order;
+    return p[i >> per_byte_bits] >>
+      ((i & ((1U << per_byte_bits) - 1)) << order) &
+      ((1U << (1U << order)) - 1);
+  }
+}
+
+void
+refcount_entry_set (uint8_t *p, uint64_t i, unsigned order, uint64_t value)
+{
+  unsigned per_byte_bits, shift, mask;
+
+  switch (order) {
+  case 3: p[i] = value; break;
+  case 4: put_be16 (p + i * 2, value); break;
+  case 5: put_be32 (p + i * 4, value); break;
+  case 6: put_be64 (p + i * 8, value); break;
+  default:
+    per_byte_bits = 3 - order;
+    shift = (i & ((1U << per_byte_bits) - 1)) << order;
+    mask = ((1U << (1U << order)) - 1) << shift;
+    p[i >> per_byte_bits] =
+      (p[i >> per_byte_bits] & ~mask) | ((value << shift) & mask);
+  }
+}
+
+static uint64_t
+load_word (const uint8_t *p, uint64_t word)
+{
+  uint64_t v;
+  memcpy (&v, p + word * 8, sizeof v);
+  return v;
+}
+
+/* One bit in the lowest place of each entry of a word. */
+static uint64_t
+lowest_bits (unsigned order)
+{
+  return order == 6 ? 1 : UINT64_MAX / ((UINT64_C (1) << (1U << order)) - 1);
+}
+
+/* The first entry of [I, END) that is zero, or END. */
+static uint64_t
+find_zero (const uint8_t *p, uint64_t i, uint64_t end, unsigned order)
+{
+  const unsigned per_word_bits = 6 - order;
+  const uint64_t per_word = UINT64_C (1) << per_word_bits;
+  const uint64_t low = lowest_bits (order);
+  const uint64_t high = low << ((1U << order) - 1);
+  uint64_t v;
+
+  while (i < end) {
+    if ((i & (per_word - 1)) == 0 && end - i >= per_word) {
+      v = load_word (p, i >> per_word_bits);
+      if (((v - low) & ~v & high) == 0) { /* no entry is zero */
+        i += per_word;
+        continue;
+      }
+    }
+    if (refcount_entry_get (p, i, order) == 0)
+      return i;
+    ++i;
+  }
+  return end;
+}
+
+/* The first entry of [I, END) that is not zero, or END. */
+static uint64_t
+find_nonzero (const uint8_t *p, uint64_t i, uint64_t end, unsigned order)
+{
+  const unsigned per_word_bits = 6 - order;
+  const uint64_t per_word = UINT64_C (1) << per_word_bits;
+
+  while (i < end) {
+    if ((i & (per_word - 1)) == 0 && end - i >= per_word &&
+        load_word (p, i >> per_word_bits) == 0) {
+      i += per_word;
+      continue;
+    }
+    if (refcount_entry_get (p, i, order) != 0)
+      return i;
+    ++i;
+  }
+  return end;
+}
+
+/* One more than the last entry of [0, END) that is not zero, or 0. */
+static uint64_t
+find_last_nonzero (const uint8_t *p, uint64_t end, unsigned order)
+{
+  const unsigned per_word_bits = 6 - order;
+  const uint64_t per_word = UINT64_C (1) << per_word_bits;
+
+  while (end > 0) {
+    if ((end & (per_word - 1)) == 0 &&
+        load_word (p, (end >> per_word_bits) - 1) == 0) {
+      end -= per_word;
+      continue;
+    }
+    if (refcount_entry_get (p, end - 1, order) != 0)
+      return end;
+    --end;
+  }
+  return 0;
+}
+
+/* ------------------------------------------------------------------
+ * The table.
+ */
+
+uint64_t
+refcount_block_span (const struct refcount *rc)
+{
+  return UINT64_C (1) << rc->geo->refblock_bits;
+}
+
+uint64_t
+refcount_table_span (const struct refcount *rc)
+{
+  return rc->nr_entries << rc->geo->refblock_bits;
+}
+
+uint64_t
+refcount_limit (const struct refcount *rc)
+{
+  return MAX_HOST_OFFSET >> rc->geo->cluster_bits;
+}
+
+static uint64_t
+block_of (const struct refcount *rc, uint64_t cluster_idx)
+{
+  return cluster_idx >> rc->geo->refblock_bits;
+}
+
+/* Clusters described by one slice, and the first one of the slice that
+ * describes CLUSTER_IDX.
+ */
+static uint64_t
+slice_span (const struct refcount *rc)
+{
+  return UINT64_C (1) << (rc->geo->slice_bits + 3 - rc->geo->refcount_order);
+}
+
+static uint64_t
+slice_start (const struct refcount *rc, uint64_t cluster_idx)
+{
+  return cluster_idx & ~(slice_span (rc) - 1);
+}
+
+static bool
+table_entry_valid (const struct refcount *rc, uint64_t v)
+{
+  return (v & (rc->geo->cluster_size - 1)) == 0 &&
+    v < MAX_HOST_OFFSET && v != 0;
+}
+
+/* Register the table and its valid blocks. */
+static int
+register_all (struct refcount *rc)
+{
+  uint64_t i;
+  int r;
+
+  if (rc->overlap == NULL)
+    return 0;
+  r = overlap_add_locked (rc->overlap, rc->table_off,
+                          rc->nr_entries * 8, OVERLAP_REFTABLE);
+  for (i = 0; r == 0 && i < rc->nr_entries; ++i) {
+    if (table_entry_valid (rc, rc->table[i]))
+      r = overlap_add_locked (rc->overlap, rc->table[i],
+                              rc->geo->cluster_size, OVERLAP_REFBLOCK);
+  }
+  return r;
+}
+
+int
+refcount_open (struct refcount *rc, const struct geometry *geo,
+               const struct header *h, struct backend *file,
+               struct mcache *mcache, struct overlap *overlap)
+{
+  uint64_t bytes, i;
+  int r;
+
+  memset (rc, 0, sizeof *rc);
+  rc->geo = geo;
+  rc->file = file;
+  rc->mcache = mcache;
+  rc->overlap = overlap;
+  rc->table_off = h->refcount_table_offset;
+
+  bytes = (uint64_t) h->refcount_table_clusters << geo->cluster_bits;
+  if (bytes == 0 || bytes > MAX_REFTABLE_SIZE ||
+      rc->table_off >= MAX_HOST_OFFSET ||
+      geometry_in_cluster (geo, rc->table_off) != 0) {
+    nbdkit_error ("%s: header field refcount_table_clusters (%" PRIu32 ") "
+                  "or refcount_table_offset (0x%" PRIx64 ") is out of range",
+                  file->name, h->refcount_table_clusters, rc->table_off);
+    return -EINVAL;
+  }
+  rc->nr_entries = bytes / 8;
+  rc->table = malloc (bytes);
+  rc->complained = calloc (rc->nr_entries / 8 + 1, 1);
+  if (rc->table == NULL || rc->complained == NULL) {
+    nbdkit_error ("%s: out of memory for the refcount table", file->name);
+    r = -ENOMEM;
+    goto fail;
+  }
+  r = backend_pread (file, rc->table, bytes, rc->table_off);
+  if (r == -ENODATA) {
+    nbdkit_error ("%s: the refcount table at offset 0x%" PRIx64 " lies "
+                  "beyond the end of the file: the file is truncated",
+                  file->name, rc->table_off);
+    r = -EINVAL;
+  }
+  if (r < 0)
+    goto fail;
+  for (i = 0; i < rc->nr_entries; ++i)
+    rc->table[i] = be64toh (rc->table[i]);
+  r = register_all (rc);
+  if (r < 0)
+    goto fail;
+  return 0;
+
+ fail:
+  refcount_close (rc);
+  return r;
+}
+
+void
+refcount_close (struct refcount *rc)
+{
+  free (rc->table);
+  free (rc->complained);
+  rc->table = NULL;
+  rc->complained = NULL;
+  rc->nr_entries = 0;
+}
+
+void
+refcount_redirty_locked (struct refcount *rc, uint64_t lo, uint64_t hi)
+{
+  if (lo >= hi)
+    return;
+  if (rc->dirty_lo >= rc->dirty_hi) {
+    rc->dirty_lo = lo;
+    rc->dirty_hi = hi;
+    return;
+  }
+  if (lo < rc->dirty_lo)
+    rc->dirty_lo = lo;
+  if (hi > rc->dirty_hi)
+    rc->dirty_hi = hi;
+}
+
+/* Whole sectors of the table, so that a write never reads. */
+#define TABLE_SECTOR 64         /* entries */
+
+int
+refcount_take_dirty_locked (struct refcount *rc, uint8_t **buf,
+                            uint64_t *lo, uint64_t *hi)
+{
+  uint64_t i;
+
+  *buf = NULL;
+  if (rc->dirty_lo >= rc->dirty_hi) {
+    *lo = *hi = 0;
+    return 0;
+  }
+  *lo = rc->dirty_lo & ~(uint64_t) (TABLE_SECTOR - 1);
+  *hi = (rc->dirty_hi + TABLE_SECTOR - 1) & ~(uint64_t) (TABLE_SECTOR - 1);
+  *buf = malloc ((*hi - *lo) * 8);
+  if (*buf == NULL) {
+    nbdkit_error ("%s: out of memory for writing the refcount table",
+                  rc->file->name);
+    return -ENOMEM;
+  }
+  for (i = *lo; i < *hi; ++i)
+    put_be64 (*buf + (i - *lo) * 8, rc->table[i]);
+  rc->dirty_lo = rc->dirty_hi = 0;
+  return 0;
+}
+
+/* ------------------------------------------------------------------
+ * Blocks.
+ */
+
+/* One message for each broken block, whoever meets it how often. */
+static void
+complain (struct refcount *rc, uint64_t block_idx, const char *what)
+{
+  if (rc->complained[block_idx / 8] & 1U << block_idx % 8)
+    return;
+  rc->complained[block_idx / 8] |= 1U << block_idx % 8;
+  nbdkit_error ("%s: refcount block %" PRIu64 " at offset 0x%" PRIx64 " %s: "
+                "no space can be allocated or freed in its range; "
+                "check the image with qemu-img check",
+                rc->file->name, block_idx, rc->table[block_idx], what);
+}
+
+/* The slice that describes CLUSTER_IDX, whose table entry is not 0. */
+static int
+get_slice (struct refcount *rc, uint64_t cluster_idx,
+           struct mcache_block **block)
+{
+  const uint64_t block_idx = block_of (rc, cluster_idx);
+  const uint64_t v = rc->table[block_idx];
+  uint64_t in_block, off;
+  int64_t size;
+
+  if (!table_entry_valid (rc, v)) {
+    complain (rc, block_idx, "is misplaced (corrupt refcount table)");
+    return -EIO;
+  }
+  in_block = slice_start (rc, cluster_idx) & (refcount_block_span (rc) - 1);
+  off = v + (in_block << rc->geo->refcount_order >> 3);
+  if (rc->complained[block_idx / 8] & 1U << block_idx % 8) {
+    /* Ask again only if the file has become long enough meanwhile. */
+    size = backend_size (rc->file);
+    if (size < 0 || off + (UINT64_C (1) << rc->geo->slice_bits) >
+        (uint64_t) size)
+      return -EIO;
+  }
+  if (mcache_peek (rc->mcache, off) == NULL) {
+    size = backend_size (rc->file);
+    if (size < 0)
+      return size;
+    if (off + (UINT64_C (1) << rc->geo->slice_bits) > (uint64_t) size) {
+      complain (rc, block_idx, "lies beyond the end of the file");
+      return -EIO;
+    }
+  }
+  return mcache_visit_locked (rc->mcache, off, block);
+}
+
+int
+refcount_run_locked (struct refcount *rc, uint64_t cluster_idx,
+                     uint64_t max_nr, uint64_t *value, uint64_t *nr)
+{
+  const unsigned order = rc->geo->refcount_order;
+  const uint64_t block_idx = block_of (rc, cluster_idx);
+  struct mcache_block *block;
+  uint64_t start, i, end;
+  const uint8_t *p;
+  int r;
+
+  if (block_idx >= rc->nr_entries) {
+    *value = 0;
+    *nr = max_nr;
+    return 0;
+  }
+  if (rc->table[block_idx] == 0) {
+    end = (block_idx + 1) << rc->geo->refblock_bits;
+    *value = 0;
+    *nr = end - cluster_idx < max_nr ? end - cluster_idx : max_nr;
+    return 0;
+  }
+  r = get_slice (rc, cluster_idx, &block);
+  if (r < 0)
+    return r;
+  p = mcache_data (block);
+  start = slice_start (rc, cluster_idx);
+  i = cluster_idx - start;
+  end = slice_span (rc) - i < max_nr ? slice_span (rc) : i + max_nr;
+  *value = refcount_entry_get (p, i, order);
+  if (*value == 0)
+    *nr = find_nonzero (p, i, end, order) - i;
+  else {
+    *nr = 1;
+    while (i + *nr < end && refcount_entry_get (p, i + *nr, order) == *value)
+      ++*nr;
+  }
+  return 0;
+}
+
+int
+refcount_get_locked (struct refcount *rc, uint64_t cluster_idx,
+                     uint64_t *value)
+{
+  uint64_t nr;
+
+  return refcount_run_locked (rc, cluster_idx, 1, value, &nr);
+}
+
+/* ------------------------------------------------------------------
+ * Making blocks.
+ */
+
+/* Clusters that must not be taken for a block: those that are about to be
+ * allocated.
+ */
+struct wanted {
+  uint64_t lo, hi;
+};
+
+static int ensure_block (struct refcount *rc, uint64_t block_idx,
+                         const struct wanted *w, bool describe_itself);
+
+int
+refcount_extend_file (struct refcount *rc, uint64_t end)
+{
+  int64_t size = backend_size (rc->file);
+  int r;
+
+  if (size < 0)
+    return size;
+  if ((uint64_t) size >= end)
+    return 0;
+  r = rc->file->fixed_size ? -ENOSPC :
+    backend_truncate (rc->file, end, false);
+  if (r == -EFBIG || r == -EDQUOT || r == -ENOTSUP)
+    r = -ENOSPC;
+  return r;
+}
+
+/* Make the space at OFF ready for a block. */
+static int
+prepare_space (struct refcount *rc, uint64_t off)
+{
+  const uint64_t cluster_size = rc->geo->cluster_size;
+  enum overlap_kind kind;
+  int64_t size;
+  int r;
+
+  kind = rc->overlap ? overlap_find (rc->overlap, off, cluster_size) : 0;
+  if (kind != 0) {
+    nbdkit_error ("%s: the image is corrupt: the space at offset 0x%" PRIx64
+                  " holds the %s, but its refcount is 0; "
+                  "repair it with qemu-img check -r all",
+                  rc->file->name, off, overlap_kind_name (kind));
+    return -EUCLEAN;
+  }
+  size = backend_size (rc->file);
+  if (size < 0)
+    return size;
+  r = refcount_extend_file (rc, off + cluster_size);
+  if (r < 0)
+    return r;
+  mcache_forget_locked (rc->mcache, off, cluster_size);
+  /* A block that is a single slice is written as a whole by the commit. */
+  if (rc->geo->slice_bits < rc->geo->cluster_bits && (uint64_t) size > off) {
+    r = backend_zero (rc->file, off, cluster_size);
+    if (r < 0)
+      return r;
+  }
+  return rc->overlap ?
+    overlap_add_locked (rc->overlap, off, cluster_size, OVERLAP_REFBLOCK) : 0;
+}
+
+/* Point the table to the new block at cluster C, whose refcount becomes
+ * one: in the new block, or in the one that has its range.
+ */
+static int
+install_block (struct refcount *rc, uint64_t block_idx, uint64_t c)
+{
+  const uint64_t off = c << rc->geo->cluster_bits;
+  struct mcache_block *block, *own = NULL;
+  uint64_t in_block;
+  uint8_t *p;
+  int r;
+
+  if (block_of (rc, c) == block_idx ||
+      rc->geo->slice_bits == rc->geo->cluster_bits) {
+    in_block = block_of (rc, c) != block_idx ? 0 :
+      slice_start (rc, c) & (refcount_block_span (rc) - 1);
+    r = mcache_new_locked (rc->mcache,
+                           off + (in_block << rc->geo->refcount_order >> 3),
+                           &own);
+    if (r < 0)
+      return r;
+    if (mcache_dirty_locked (rc->mcache, own, MCACHE_REFBLOCK, 0) == NULL)
+      return -ENOMEM;
+  }
+  block = own;
+  if (block_of (rc, c) != block_idx) {
+    r = get_slice (rc, c, &block);
+    if (r < 0)
+      return r;
+  }
+  p = mcache_dirty_locked (rc->mcache, block, MCACHE_REFBLOCK, 0);
+  if (p == NULL)
+    return -ENOMEM;
+  refcount_entry_set (p, c - slice_start (rc, c), rc->geo->refcount_order, 1);
+  rc->table[block_idx] = off;
+  refcount_redirty_locked (rc, block_idx, block_idx + 1);
+  return 0;
+}
+
+/* A place outside the range of the block, behind all that is wanted, in a
+ * range that has a block.
+ */
+static int
+find_place_elsewhere (struct refcount *rc, const struct wanted *w,
+                      uint64_t *c)
+{
+  uint64_t nr;
+  int r;
+
+  for (;;) {
+    r = refcount_find_free_locked (rc, w->hi, 1, c, &nr);
+    if (r < 0)
+      return r;
+    if (block_of (rc, *c) >= rc->nr_entries)
+      return -EAGAIN;
+    if (rc->table[block_of (rc, *c)] != 0)
+      return 0;
+    r = ensure_block (rc, block_of (rc, *c), w, true);
+    if (r < 0)
+      return r;
+  }
+}
+
+/* Make block BLOCK_IDX if there is none. */
+static int
+ensure_block (struct refcount *rc, uint64_t block_idx,
+              const struct wanted *w, bool describe_itself)
+{
+  const uint64_t lo = block_idx << rc->geo->refblock_bits;
+  const uint64_t hi = lo + refcount_block_span (rc);
+  uint64_t c;
+  int r;
+
+  if (block_idx >= rc->nr_entries)
+    return -EAGAIN;
+  if (rc->table[block_idx] != 0)
+    return 0;
+
+  c = lo >= w->lo && lo < w->hi ? w->hi : lo;
+  if (c >= hi && !describe_itself) {
+    r = find_place_elsewhere (rc, w, &c);
+    if (r < 0)
+      return r;
+  }
+  if (c >= refcount_limit (rc))
+    return -ENOSPC;
+  r = prepare_space (rc, c << rc->geo->cluster_bits);
+  if (r < 0)
+    return r;
+  r = install_block (rc, block_idx, c);
+  if (r < 0) {
+    mcache_forget_locked (rc->mcache, c << rc->geo->cluster_bits,
+                          rc->geo->cluster_size);
+    if (rc->overlap)
+      overlap_remove_locked (rc->overlap, c << rc->geo->cluster_bits,
+                             rc->geo->cluster_size);
+  }
+  return r;
+}
+
+/* ------------------------------------------------------------------
+ * Changing counts.
+ */
+
+/* Can DELTA be added to entries [I, END) of P?  CLUSTER_IDX is that of
+ * entry 0, for the message.
+ */
+static int
+check_slice (const struct refcount *rc, const uint8_t *p, uint64_t i,
+             uint64_t end, uint64_t cluster_idx, int delta)
+{
+  const unsigned order = rc->geo->refcount_order;
+  uint64_t v;
+
+  for (; i < end; ++i) {
+    v = refcount_entry_get (p, i, order);
+    if (delta > 0 && v == rc->geo->refcount_max)
+      return -ERANGE;
+    if (delta < 0 && v == 0) {
+      nbdkit_error ("%s: the image is corrupt: the space at offset 0x%" PRIx64
+                    " was in use, but its refcount is 0; "
+                    "repair it with qemu-img check -r all",
+                    rc->file->name, (cluster_idx + i) << rc->geo->cluster_bits);
+      return -EIO;
+    }
+  }
+  return 0;
+}
+
+/* Add DELTA to those clusters of [IDX, END) that are in the first slice;
+ * *DONE says how many.  All or nothing.
+ */
+static int
+add_in_slice (struct refcount *rc, uint64_t idx, uint64_t end, int delta,
+              uint64_t *done)
+{
+  const unsigned order = rc->geo->refcount_order;
+  const uint64_t start = slice_start (rc, idx);
+  struct mcache_block *block;
+  uint64_t i, stop;
+  uint8_t *p;
+  int r;
+
+  r = get_slice (rc, idx, &block);
+  if (r < 0)
+    return r;
+  stop = end - start < slice_span (rc) ? end - start : slice_span (rc);
+  r = check_slice (rc, mcache_data (block), idx - start, stop, start, delta);
+  if (r < 0)
+    return r;
+  p = mcache_dirty_locked (rc->mcache, block, MCACHE_REFBLOCK, 0);
+  if (p == NULL)
+    return -ENOMEM;
+  for (i = idx - start; i < stop; ++i)
+    refcount_entry_set (p, i, order,
+                        refcount_entry_get (p, i, order) + delta);
+  *done = stop - (idx - start);
+  return 0;
+}
+
+/* All blocks that describe the wanted clusters are there. */
+static int
+ensure_blocks (struct refcount *rc, const struct wanted *w, int delta)
+{
+  uint64_t b;
+  int r;
+
+  for (b = block_of (rc, w->lo); b <= block_of (rc, w->hi - 1); ++b) {
+    if (delta > 0) {
+      r = ensure_block (rc, b, w, false);
+      if (r < 0)
+        return r;
+    }
+    else if (b >= rc->nr_entries || rc->table[b] == 0) {
+      nbdkit_error ("%s: the image is corrupt: the space at offset 0x%" PRIx64
+                    " was in use, but has no refcount; "
+                    "repair it with qemu-img check -r all",
+                    rc->file->name,
+                    (b << rc->geo->refblock_bits) << rc->geo->cluster_bits);
+      return -EIO;
+    }
+  }
+  return 0;
+}
+
+int
+refcount_add_locked (struct refcount *rc, uint64_t cluster_idx,
+                     uint64_t nr, int delta)
+{
+  struct wanted w = { .lo = cluster_idx, .hi = cluster_idx + nr };
+  uint64_t idx, done = 0;
+  int r;
+
+  if (nr == 0)
+    return 0;
+  if (cluster_idx >= refcount_limit (rc) ||
+      nr > refcount_limit (rc) - cluster_idx)
+    return delta > 0 ? -ENOSPC : -EIO;
+  r = ensure_blocks (rc, &w, delta);
+  for (idx = w.lo; r == 0 && idx < w.hi; idx += done) {
+    r = add_in_slice (rc, idx, w.hi, delta, &done);
+    if (r < 0)
+      break;
+  }
+  if (r == 0)
+    return 0;
+
+  /* Slices that were changed are dirty, so they are in memory, and taking
+   * the change back cannot fail.
+   */
+  w.hi = idx;
+  for (idx = w.lo; w.hi > w.lo && idx < w.hi; idx += done) {
+    if (add_in_slice (rc, idx, w.hi, -delta, &done) < 0)
+      break;
+  }
+  return r;
+}
+
+/* ------------------------------------------------------------------
+ * Searching.
+ */
+
+/* From IDX on, the first cluster with refcount 0.  Ranges whose block is
+ * broken are passed over; *R remembers why.
+ */
+static uint64_t
+skip_used (struct refcount *rc, uint64_t idx, int *r)
+{
+  struct mcache_block *block;
+  uint64_t start, found;
+
+  while (block_of (rc, idx) < rc->nr_entries &&
+         rc->table[block_of (rc, idx)] != 0) {
+    *r = get_slice (rc, idx, &block);
+    if (*r < 0) {
+      idx = (block_of (rc, idx) + 1) << rc->geo->refblock_bits;
+      continue;
+    }
+    start = slice_start (rc, idx);
+    found = find_zero (mcache_data (block), idx - start, slice_span (rc),
+                       rc->geo->refcount_order);
+    idx = start + found;
+    if (found < slice_span (rc))
+      break;
+  }
+  return idx;
+}
+
+uint64_t
+refcount_free_run_locked (struct refcount *rc, uint64_t cluster_idx,
+                          uint64_t max_nr)
+{
+  uint64_t limit = refcount_limit (rc);
+  uint64_t nr = 0, value, n;
+
+  if (cluster_idx >= limit)
+    return 0;
+  if (max_nr > limit - cluster_idx)
+    max_nr = limit - cluster_idx;
+  while (nr < max_nr) {
+    if (refcount_run_locked (rc, cluster_idx + nr, max_nr - nr,
+                             &value, &n) < 0 || value != 0)
+      break;
+    nr += n;
+  }
+  return nr;
+}
+
+int
+refcount_find_free_locked (struct refcount *rc, uint64_t start_idx,
+                           uint64_t max_nr, uint64_t *found_idx,
+                           uint64_t *found_nr)
+{
+  int r = 0;
+  uint64_t idx = start_idx;
+
+  idx = skip_used (rc, idx, &r);
+  if (idx >= refcount_limit (rc))
+    return -EFBIG;
+  *found_idx = idx;
+  *found_nr = refcount_free_run_locked (rc, idx, max_nr);
+  return *found_nr > 0 ? 0 : r < 0 ? r : -EIO;
+}
+
+int
+refcount_end_locked (struct refcount *rc, uint64_t *end_idx)
+{
+  struct mcache_block *block;
+  uint64_t b, idx, found;
+  int r;
+
+  for (b = rc->nr_entries; b > 0; --b) {
+    if (rc->table[b-1] == 0)
+      continue;
+    idx = b << rc->geo->refblock_bits;
+    while (idx > (b - 1) << rc->geo->refblock_bits) {
+      idx -= slice_span (rc);
+      r = get_slice (rc, idx, &block);
+      if (r < 0)
+        return r;
+      found = find_last_nonzero (mcache_data (block), slice_span (rc),
+                                 rc->geo->refcount_order);
+      if (found > 0) {
+        *end_idx = idx + found;
+        return 0;
+      }
+    }
+  }
+  *end_idx = 0;
+  return 0;
+}
