@@ -30,7 +30,7 @@ static char dir[] = "test-backend-file.XXXXXX";
 static unsigned nr_messages;
 static char message[1024];
 
-void
+__attribute__ ((__format__ (printf, 1, 2))) void
 nbdkit_error (const char *fmt, ...)
 {
   va_list args;
