@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What the filter knows of the plugin's layer, beside NBD: through the
+ * hints of common/include/qcow2-hints.h.
+ */
+
+#ifndef LAYER_H
+#define LAYER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <nbdkit-filter.h>
+
+#include "overlay.h"
+
+/* Find the hints.  To be called from .get_ready.  -1 with a message if the
+ * plugin below is not one that gives them.
+ */
+extern int layer_init (void)
+  __attribute__ ((__warn_unused_result__));
+
+/* Does a filter in this server compress whole clusters, and no parts of
+ * them?
+ */
+extern bool layer_whole_clusters (void);
+
+/* Ask the plugin which clusters from IDX on its layer has, and enter that
+ * in the presence map.  Afterwards the state of IDX is known, unless there
+ * was no memory to keep it.  Blocks; takes a claim; called without locks.
+ */
+extern void layer_learn (struct overlay *ov, nbdkit_next *next,
+                         uint64_t idx);
+
+#endif /* LAYER_H */
