@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Opening an image and its backing chain.
+ *
+ * The chain is opened from the top down, iteratively, each layer read-only
+ * except the first.  A layer that occurs twice is a loop.  A backing file
+ * whose format nobody recorded is not guessed: a guest could have written a
+ * qcow2 header into its raw disk, and so name any file of the host.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <nbdkit-plugin.h>
+
+#include "backend-file.h"
+#include "backend-nbd.h"
+#include "image.h"
+#include "ondisk.h"
+#include "reference.h"
+
+/* More layers than anybody has; each costs a file descriptor. */
+#define MAX_CHAIN 1000
+
+/* Smallest metadata cache of a layer. */
+#define MIN_LAYER_CACHE (UINT64_C (1) << 20)
+
+struct snapshot_disk {          /* opened on demand */
+  struct map map;
+  struct io io;
+  const struct snapshot_entry *entry;
+  struct snapshot_disk *next;
+};
+
+/* One file of the chain. */
+struct layer {
+  struct backend *file;
+  struct backend *data_file;
+  struct core *core;            /* NULL: a raw file */
+  struct backing backing;       /* as the layer above sees it */
+};
+
+struct image {
+  struct layer *layers;         /* [0] is the image itself */
+  size_t nr_layers;
+  struct ranked_mutex lock;     /* LOCK_REGISTRY: the list below */
+  struct snapshot_disk *snapshots;
+};
+
+static int
+open_file (const char *name, bool uri, bool writable, bool backing,
+           const struct image_options *opts, struct backend **b)
+{
+  unsigned flags = 0;
+
+  if (uri)
+    return backend_nbd_open (name, writable, b);
+  if (writable)
+    flags |= BACKEND_FILE_WRITABLE;
+  if (opts->lock)
+    flags |= BACKEND_FILE_LOCK;
+  if (backing)
+    flags |= BACKEND_FILE_SHARE_RW;
+  return backend_file_open (name, flags, b);
+}
+
+/* The names of all layers so far, for a message. */
+static char *
+chain_names (const struct image *image)
+{
+  char *names = strdup (image->layers[0].file->name), *longer;
+  size_t i;
+
+  for (i = 1; names && i < image->nr_layers; ++i) {
+    if (asprintf (&longer, "%s <- %s", names,
+                  image->layers[i].file->name) == -1)
+      longer = NULL;
+    free (names);
+    names = longer;
+  }
+  return names;
+}
+
+static int
+check_loop (const struct image *image, struct backend *file)
+{
+  uint64_t dev, ino, dev2, ino2;
+  char *names;
+  size_t i;
+
+  if (image->nr_layers >= MAX_CHAIN) {
+    nbdkit_error ("%s: the backing chain has more than %d images",
+                  image->layers[0].file->name, MAX_CHAIN);
+    return -EINVAL;
+  }
+  if (!backend_file_identity (file, &dev, &ino))
+    return 0;
+  for (i = 0; i < image->nr_layers; ++i) {
+    if (backend_file_identity (image->layers[i].file, &dev2, &ino2) &&
+        dev == dev2 && ino == ino2) {
+      names = chain_names (image);
+      nbdkit_error ("the backing chain is a loop: %s <- %s",
+                    names ? names : "...", file->name);
+      free (names);
+      return -EINVAL;
+    }
+  }
+  return 0;
+}
+
+/* A new layer below the others, or the first one.  Owns FILE if it
+ * succeeds.
+ */
+static int
+add_layer (struct image *image, struct backend *file, struct core *core)
+{
+  struct layer *layers;
+
+  layers = realloc (image->layers, (image->nr_layers + 1) * sizeof *layers);
+  if (layers == NULL)
+    return -ENOMEM;
+  image->layers = layers;
+  layers[image->nr_layers++] = (struct layer) { .file = file, .core = core };
+  return 0;
+}
+
+static int
+open_core (struct image *image, struct backend *file,
+           const struct image_options *opts)
+{
+  const size_t depth = image->nr_layers;
+  struct core_options core_opts = {
+    .writable = opts->writable && depth == 0,
+    .discard = opts->discard,
+    .detect_zeroes = opts->detect_zeroes,
+    .metadata_cache = opts->metadata_cache >> (depth < 3 ? depth + 1 : 4),
+    .ccache = opts->ccache,
+  };
+  struct core *core;
+  int r;
+
+  if (core_opts.metadata_cache < MIN_LAYER_CACHE)
+    core_opts.metadata_cache = MIN_LAYER_CACHE;
+  r = core_open (file, &core_opts, &core);
+  if (r < 0)
+    return r;
+  r = add_layer (image, file, core);
+  if (r < 0)
+    core_close (core);
+  return r;
+}
+
+/* The external data file of the lowest layer. */
+static int
+open_data_file (struct image *image, const struct image_options *opts)
+{
+  struct layer *layer = &image->layers[image->nr_layers - 1];
+  struct core *core = layer->core;
+  const char *name = core->header.data_file;
+  struct reference ref;
+  int r;
+
+  if ((core->header.incompatible & INCOMPAT_DATA_FILE) == 0)
+    return 0;
+  if (image->nr_layers == 1 && opts->data_file)
+    name = opts->data_file;
+  if (name == NULL) {
+    nbdkit_error ("%s: the image has an external data file but does not "
+                  "name it: use data-file=FILE", core->name);
+    return -EINVAL;
+  }
+  if (opts->external_deny) {
+    nbdkit_error ("%s: the image names the data file \"%s\", and "
+                  "external=deny forbids other files", core->name, name);
+    return -EPERM;
+  }
+  r = reference_parse (name == opts->data_file ? NULL : core->name, name,
+                       &ref);
+  if (r < 0)
+    return r;
+  r = open_file (ref.uri ? ref.uri : ref.path, ref.uri != NULL,
+                 core->writable, false, opts, &layer->data_file);
+  reference_free (&ref);
+  if (r < 0) {
+    nbdkit_error ("%s: its external data file \"%s\" cannot be used",
+                  core->name, name);
+    return r;
+  }
+  core_set_data_file (core, layer->data_file);
+  return check_loop (image, layer->data_file);
+}
+
+/* The format of a backing file, or NULL after a message. */
+static const char *
+backing_format (const struct core *core, const struct reference *ref,
+                const struct image_options *opts)
+{
+  const char *format = core->header.backing_format;
+
+  if (format == NULL)
+    format = ref->format;
+  if (format == NULL)
+    format = opts->backing_format;
+  if (format == NULL) {
+    nbdkit_error ("%s: the format of the backing file \"%s\" is not "
+                  "recorded and is never guessed: use backing-format=qcow2 "
+                  "or backing-format=raw (qemu-img rebase -u -F records it)",
+                  core->name, core->header.backing_file);
+    return NULL;
+  }
+  if (strcmp (format, "qcow2") != 0 && strcmp (format, "raw") != 0 &&
+      strcmp (format, "host_device") != 0 && strcmp (format, "file") != 0) {
+    nbdkit_error ("%s: backing file \"%s\": format \"%s\" is not supported "
+                  "(only qcow2 and raw are)", core->name,
+                  core->header.backing_file, format);
+    return NULL;
+  }
+  return format;
+}
+
+static void
+say_chain (const struct image *image, const char *name)
+{
+  char *names = chain_names (image);
+
+  nbdkit_error ("the backing file \"%s\" is missing or cannot be used; it "
+                "belongs to the chain %s <- %s", name,
+                names ? names : "...", name);
+  free (names);
+}
+
+/* The next layer below the lowest one.  *MORE: there is one, and it may have
+ * a backing file itself.
+ */
+static int
+open_backing (struct image *image, const struct image_options *opts,
+              bool *more)
+{
+  struct core *core = image->layers[image->nr_layers - 1].core;
+  const char *name = core->header.backing_file, *format;
+  struct reference ref;
+  struct backend *file = NULL;
+  int r;
+
+  *more = false;
+  if (name == NULL)
+    return 0;
+  if (opts->external_deny) {
+    nbdkit_error ("%s: the image names the backing file \"%s\", and "
+                  "external=deny forbids other files", core->name, name);
+    return -EPERM;
+  }
+  r = reference_parse (core->name, name, &ref);
+  if (r < 0)
+    return r;
+  format = backing_format (core, &ref, opts);
+  r = -EINVAL;
+  if (format) {
+    *more = strcmp (format, "qcow2") == 0;
+    r = open_file (ref.uri ? ref.uri : ref.path, ref.uri != NULL, false,
+                   true, opts, &file);
+    if (r < 0)
+      say_chain (image, name);
+  }
+  reference_free (&ref);
+  if (r < 0)
+    return r;
+
+  r = check_loop (image, file);
+  if (r == 0)
+    r = *more ? open_core (image, file, opts) : add_layer (image, file, NULL);
+  if (r < 0)
+    backend_close (file);
+  return r;
+}
+
+/* Now that the layers no longer move in memory: each sees the next. */
+static int
+connect_layers (struct image *image)
+{
+  struct layer *above, *below;
+  int64_t size;
+  size_t i;
+
+  for (i = 1; i < image->nr_layers; ++i) {
+    above = &image->layers[i - 1];
+    below = &image->layers[i];
+    if (below->core)
+      below->backing = (struct backing) {
+        .io = &below->core->io, .size = below->core->io.size,
+      };
+    else {
+      size = backend_size (below->file);
+      if (size < 0) {
+        nbdkit_error ("%s: cannot find out its size: %s",
+                      below->file->name, strerror (-size));
+        return size;
+      }
+      below->backing = (struct backing) { .raw = below->file, .size = size };
+    }
+    above->core->io.backing = &below->backing;
+  }
+  return 0;
+}
+
+static void
+free_image (struct image *image)
+{
+  struct snapshot_disk *s;
+  size_t i;
+
+  while ((s = image->snapshots) != NULL) {
+    image->snapshots = s->next;
+    map_close (&s->map);
+    free (s);
+  }
+  for (i = 0; i < image->nr_layers; ++i) {
+    core_close (image->layers[i].core);
+    backend_close (image->layers[i].data_file);
+    backend_close (image->layers[i].file);
+  }
+  free (image->layers);
+  ranked_mutex_destroy (&image->lock);
+  free (image);
+}
+
+int
+image_open_on (struct backend *file, const struct image_options *opts,
+               struct image **ret)
+{
+  struct image *image;
+  bool more = true;
+  int r;
+
+  image = calloc (1, sizeof *image);
+  if (image == NULL)
+    return -ENOMEM;
+  ranked_mutex_init (&image->lock, LOCK_REGISTRY);
+  r = open_core (image, file, opts);
+  if (r < 0) {
+    free_image (image);
+    return r;
+  }
+  r = open_data_file (image, opts);
+  while (r == 0 && more) {
+    r = open_backing (image, opts, &more);
+    if (r == 0 && more)
+      r = open_data_file (image, opts);
+  }
+  if (r == 0)
+    r = connect_layers (image);
+  if (r < 0) {
+    image->layers[0].file = NULL;       /* stays the caller's */
+    free_image (image);
+    return r;
+  }
+  *ret = image;
+  return 0;
+}
+
+int
+image_open (const char *name, bool uri, const struct image_options *opts,
+            struct image **image)
+{
+  struct backend *file;
+  int r;
+
+  r = open_file (name, uri, opts->writable, false, opts, &file);
+  if (r < 0)
+    return r;
+  r = image_open_on (file, opts, image);
+  if (r < 0)
+    backend_close (file);
+  return r;
+}
+
+struct io *
+image_io (struct image *image)
+{
+  return &image->layers[0].core->io;
+}
+
+struct core *
+image_core (struct image *image)
+{
+  return image->layers[0].core;
+}
+
+int
+image_snapshot (struct image *image, const char *id_or_name, struct io **io)
+{
+  struct core *core = image_core (image);
+  const struct snapshot_entry *entry;
+  struct snapshot_disk *s;
+  int r;
+
+  entry = snapshot_table_find (&core->snapshots, id_or_name);
+  if (entry == NULL) {
+    nbdkit_error ("%s: it has no internal snapshot with the ID or name "
+                  "\"%s\"", core->name, id_or_name);
+    return -ENOENT;
+  }
+
+  MUTEX_SCOPE (&image->lock);
+
+  for (s = image->snapshots; s; s = s->next) {
+    if (s->entry == entry) {
+      *io = &s->io;
+      return 0;
+    }
+  }
+  s = calloc (1, sizeof *s);
+  if (s == NULL)
+    return -ENOMEM;
+  s->entry = entry;
+  r = core_open_snapshot (core, entry, &s->map, &s->io);
+  if (r < 0) {
+    free (s);
+    return r;
+  }
+  s->next = image->snapshots;
+  image->snapshots = s;
+  *io = &s->io;
+  return 0;
+}
+
+int
+image_close (struct image *image)
+{
+  int r;
+
+  r = core_finish (image_core (image));
+  free_image (image);
+  return r;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Parsing the plugin's parameters, by one table. */
+
+#include <config.h>
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "options.h"
+
+struct options options = {
+  .lock = true,
+  .discard = true,
+  .metadata_cache = INT64_C (64) << 20,
+  .cluster_cache = INT64_C (32) << 20,
+  .size = -1,
+  .cluster_size = -1,
+  .refcount_bits = -1,
+};
+
+enum kind {
+  STRING,
+  PATH,                         /* made absolute */
+  SIZE,
+  BOOL,
+  NUMBER,
+  DENY,                         /* deny or allow */
+};
+
+static const struct {
+  const char *key;
+  enum kind kind;
+  void *value;                  /* char **, int64_t * or bool * */
+  bool creates;                 /* makes sense with create=true only */
+} table[] = {
+  { "file",             PATH,   &options.file, false },
+  { "snapshot",         STRING, &options.snapshot, false },
+  { "backing-format",   STRING, &options.backing_format, false },
+  { "external",         DENY,   &options.external_deny, false },
+  { "lock",             BOOL,   &options.lock, false },
+  { "discard",          BOOL,   &options.discard, false },
+  { "detect-zeroes",    BOOL,   &options.detect_zeroes, false },
+  { "metadata-cache",   SIZE,   &options.metadata_cache, false },
+  { "cluster-cache",    SIZE,   &options.cluster_cache, false },
+  { "create",           BOOL,   &options.create, false },
+  { "size",             SIZE,   &options.size, true },
+  { "cluster-size",     SIZE,   &options.cluster_size, true },
+  { "refcount-bits",    NUMBER, &options.refcount_bits, true },
+  { "compat",           STRING, &options.compat, true },
+  { "compression-type", STRING, &options.compression_type, true },
+  { "preallocation",    STRING, &options.preallocation, true },
+  { "backing-file",     STRING, &options.backing_file, true },
+};
+
+#define NR_OPTIONS (sizeof table / sizeof table[0])
+
+static int
+set_string (char **dest, char *value)
+{
+  if (value == NULL) {
+    nbdkit_error ("out of memory");
+    return -1;
+  }
+  free (*dest);
+  *dest = value;
+  return 0;
+}
+
+static int
+set_size (const char *key, int64_t *dest, const char *value)
+{
+  int64_t n = nbdkit_parse_size (value);
+
+  if (n == -1) {
+    nbdkit_error ("%s: \"%s\" is not a size", key, value);
+    return -1;
+  }
+  *dest = n;
+  return 0;
+}
+
+static int
+set_bool (bool *dest, const char *value)
+{
+  int b = nbdkit_parse_bool (value);
+
+  if (b == -1)
+    return -1;
+  *dest = b;
+  return 0;
+}
+
+static int
+set_number (const char *key, int64_t *dest, const char *value)
+{
+  uint32_t n;
+
+  if (nbdkit_parse_uint32_t (key, value, &n) == -1)
+    return -1;
+  *dest = n;
+  return 0;
+}
+
+static int
+set_deny (const char *key, bool *dest, const char *value)
+{
+  if (strcmp (value, "deny") != 0 && strcmp (value, "allow") != 0) {
+    nbdkit_error ("%s=%s: must be deny or allow", key, value);
+    return -1;
+  }
+  *dest = strcmp (value, "deny") == 0;
+  return 0;
+}
+
+int
+options_set (const char *key, const char *value)
+{
+  size_t i;
+
+  for (i = 0; i < NR_OPTIONS; ++i) {
+    if (strcmp (key, table[i].key) != 0)
+      continue;
+    switch (table[i].kind) {
+    case STRING:
+      return set_string (table[i].value, strdup (value));
+    case PATH:
+      return set_string (table[i].value, nbdkit_absolute_path (value));
+    case SIZE:
+      return set_size (key, table[i].value, value);
+    case BOOL:
+      return set_bool (table[i].value, value);
+    case NUMBER:
+      return set_number (key, table[i].value, value);
+    case DENY:
+      return set_deny (key, table[i].value, value);
+    }
+  }
+  nbdkit_error ("unknown parameter \"%s\" (see nbdkit qcow2 --help)", key);
+  return -1;
+}
+
+static bool
+is_given (size_t i)
+{
+  switch (table[i].kind) {
+  case STRING:
+  case PATH:
+    return *(char **) table[i].value != NULL;
+  case SIZE:
+  case NUMBER:
+    return *(int64_t *) table[i].value != -1;
+  case BOOL:
+  case DENY:
+    break;
+  }
+  return *(bool *) table[i].value;
+}
+
+int
+options_complete (void)
+{
+  size_t i;
+
+  if (options.file == NULL) {
+    nbdkit_error ("no image: use nbdkit qcow2 FILE");
+    return -1;
+  }
+  if (options.backing_format &&
+      strcmp (options.backing_format, "qcow2") != 0 &&
+      strcmp (options.backing_format, "raw") != 0) {
+    nbdkit_error ("backing-format=%s: must be qcow2 or raw",
+                  options.backing_format);
+    return -1;
+  }
+  for (i = 0; i < NR_OPTIONS; ++i) {
+    if (table[i].creates && !options.create && is_given (i)) {
+      nbdkit_error ("%s= describes a new image: it needs create=true",
+                    table[i].key);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+void
+options_free (void)
+{
+  size_t i;
+
+  for (i = 0; i < NR_OPTIONS; ++i) {
+    if (table[i].kind == STRING || table[i].kind == PATH) {
+      free (*(char **) table[i].value);
+      *(char **) table[i].value = NULL;
+    }
+  }
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The plugin's parameters: the table, the parsed values. */
+
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the command line said.  Strings are owned here; NULL, -1 or 0 =
+ * not given.  Written before the server forks, read-only afterwards.
+ */
+struct options {
+  char *file;                   /* absolute path */
+  char *snapshot;
+  char *backing_format;
+  bool external_deny;
+  bool lock;
+  bool discard;
+  bool detect_zeroes;
+  int64_t metadata_cache;       /* bytes */
+  int64_t cluster_cache;        /* bytes */
+
+  bool create;
+  int64_t size;                 /* bytes */
+  int64_t cluster_size;         /* bytes */
+  int64_t refcount_bits;
+  char *compat;
+  char *compression_type;
+  char *preallocation;
+  char *backing_file;
+};
+
+extern struct options options;
+
+/* nbdkit's .config: 0 or -1 after a message. */
+extern int options_set (const char *key, const char *value);
+
+/* nbdkit's .config_complete: combinations. 0 or -1 after a message. */
+extern int options_complete (void);
+
+extern void options_free (void);
+
+#define OPTIONS_HELP                                                    \
+  "[file=]<FILE>               The qcow2 image to serve.\n"             \
+  "snapshot=<NAME|ID>          Serve this internal snapshot, read-only.\n" \
+  "backing-format=qcow2|raw    Format of a backing file, where the image\n" \
+  "                            does not record it.\n"                   \
+  "external=deny|allow         Refuse images that name other files.\n"  \
+  "lock=<BOOL>                 Image locking as QEMU does (default: true).\n" \
+  "discard=<BOOL>              Give trimmed space back (default: true).\n" \
+  "detect-zeroes=<BOOL>        Store zeroes as zero clusters (default: false).\n" \
+  "metadata-cache=<SIZE>       Memory for tables (default: 64M).\n"     \
+  "cluster-cache=<SIZE>        Memory for decompressed clusters\n"      \
+  "                            (default: 32M).\n"                       \
+  "create=<BOOL>               Make the image first (default: false).\n" \
+  "size=<SIZE>                 Virtual size of the new image.\n"        \
+  "cluster-size=<SIZE>         512 to 2M (default: 64K).\n"             \
+  "refcount-bits=<N>           1, 2, 4 ... 64 (default: 16).\n"         \
+  "compat=0.10|1.1             Version 2 or 3 (default: 1.1).\n"        \
+  "compression-type=zlib|zstd  (default: zlib)\n"                       \
+  "preallocation=off|metadata|falloc|full  (default: off)\n"            \
+  "backing-file=<FILE>         Backing file of the new image."
+
+#endif /* OPTIONS_H */

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The plugin: nbdkit's callbacks in terms of the engine, nothing else.
+ *
+ * Errors: the engine returns -errno and has logged it; fail () is the only
+ * place where that becomes nbdkit's -1 and errno.
+ */
+
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
+#include "codec.h"
+#include "io.h"
+#include "options.h"
+#include "qcow2-hints.h"
+#include "served.h"
+
+#define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL
+
+struct handle {                 /* one connection */
+  struct served *served;
+  struct io *io;
+  bool readonly;
+};
+
+static _Thread_local struct qcow2_hints hints = {
+  .version = QCOW2_HINTS_VERSION,
+  .size = sizeof hints,
+};
+
+extern struct qcow2_hints *nbdkit_qcow2_hints (void)
+  __attribute__ ((__visibility__ ("default")));
+
+struct qcow2_hints *
+nbdkit_qcow2_hints (void)
+{
+  return &hints;
+}
+
+/* NBD knows few errors, and nbdkit turns all others into EINVAL. */
+static int
+fail (int r)
+{
+  switch (-r) {
+  case EIO: case ENOSPC: case ENOMEM: case EINVAL: case EPERM: case EROFS:
+    nbdkit_set_error (-r);
+    break;
+  case ENOTSUP:
+    nbdkit_set_error (EOPNOTSUPP);
+    break;
+  case EFBIG: case EDQUOT:
+    nbdkit_set_error (ENOSPC);
+    break;
+  default:
+    nbdkit_set_error (EIO);
+    break;
+  }
+  return -1;
+}
+
+static int
+finish (int r)
+{
+  return r < 0 ? fail (r) : 0;
+}
+
+static void
+qcow2_load (void)
+{
+  /* With RLIMIT_FSIZE a write beyond it must fail, not kill the server. */
+  signal (SIGXFSZ, SIG_IGN);
+}
+
+static void
+qcow2_unload (void)
+{
+  options_free ();
+}
+
+/* Is nbdkit's option -r on the command line?  A plugin learns it only with
+ * the first connection, but the image is opened (and locked, and its errors
+ * reported) before the server forks.  If this is wrong, the image is served
+ * read-only in the one case, and locked more strictly than needed in the
+ * other.
+ */
+static bool
+started_readonly (void)
+{
+  char buf[65536], *p, *arg;
+  ssize_t n;
+  int fd;
+
+  fd = open ("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  if (fd == -1)
+    return false;
+  n = read (fd, buf, sizeof buf - 1);
+  close (fd);
+  if (n <= 0)
+    return false;
+  buf[n] = '\0';
+  for (p = buf; p < buf + n; p += strlen (arg) + 1) {
+    arg = p;
+    if (strcmp (arg, "--readonly") == 0 || strcmp (arg, "--read-only") == 0)
+      return true;
+    /* -r alone or among options without a value, as in -fr. */
+    if (arg[0] == '-' && arg[1] != '-' && strchr (arg, 'r') &&
+        strspn (arg + 1, "fnorsvV46") == strlen (arg + 1))
+      return true;
+  }
+  return false;
+}
+
+static int
+qcow2_get_ready (void)
+{
+  return served_start (started_readonly ()) < 0 ? -1 : 0;
+}
+
+static void
+qcow2_cleanup (void)
+{
+  served_stop ();
+}
+
+static void
+qcow2_dump_plugin (void)
+{
+  printf ("qcow2_versions=2,3\n");
+  printf ("qcow2_compression=zlib,zstd\n");
+  printf ("qcow2_deflate_library=%s\n", codec_deflate_library ());
+  printf ("qcow2_inflate_library=%s\n", codec_inflate_library ());
+  printf ("qcow2_hints_version=%d\n", QCOW2_HINTS_VERSION);
+}
+
+static int
+add_export (void *exports, const char *name, const char *description)
+{
+  return nbdkit_add_export (exports, name, description);
+}
+
+static int
+qcow2_list_exports (int readonly, int is_tls, struct nbdkit_exports *exports)
+{
+  (void) readonly;
+  (void) is_tls;
+  return served_list (add_export, exports) == 0 ? 0 : -1;
+}
+
+static void *
+qcow2_open (int readonly)
+{
+  const char *name = nbdkit_export_name ();
+  struct handle *h;
+  int r;
+
+  if (name == NULL)
+    return NULL;
+  h = calloc (1, sizeof *h);
+  if (h == NULL) {
+    nbdkit_error ("out of memory");
+    return NULL;
+  }
+  r = served_get (name, &h->served, &h->io);
+  if (r < 0) {
+    free (h);
+    return NULL;
+  }
+  h->readonly = readonly || !h->io->writable;
+  return h;
+}
+
+static void
+qcow2_close (void *handle)
+{
+  struct handle *h = handle;
+
+  served_put (h->served);
+  free (h);
+}
+
+static int64_t
+qcow2_get_size (void *handle)
+{
+  struct handle *h = handle;
+
+  return h->io->size;
+}
+
+static int
+qcow2_block_size (void *handle, uint32_t *minimum, uint32_t *preferred,
+                  uint32_t *maximum)
+{
+  struct handle *h = handle;
+
+  *minimum = 1;
+  *preferred = h->io->geo->cluster_size;
+  *maximum = UINT32_MAX;
+  return 0;
+}
+
+static int
+qcow2_can_write (void *handle)
+{
+  struct handle *h = handle;
+
+  return !h->readonly;
+}
+
+/* What is true of every image. */
+static int
+qcow2_yes (void *handle)
+{
+  (void) handle;
+  return 1;
+}
+
+static int
+qcow2_can_fua (void *handle)
+{
+  (void) handle;
+  return NBDKIT_FUA_NATIVE;
+}
+
+static int
+qcow2_can_cache (void *handle)
+{
+  (void) handle;
+  return NBDKIT_CACHE_NATIVE;
+}
+
+static int
+qcow2_pread (void *handle, void *buf, uint32_t count, uint64_t offset,
+             uint32_t flags)
+{
+  struct handle *h = handle;
+
+  (void) flags;
+  return finish (io_pread (h->io, buf, count, offset));
+}
+
+/* The hints of this thread in the engine's terms; NULL = none. */
+static const struct io_hints *
+get_hints (struct io_hints *h)
+{
+  if (!hints.compress && hints.grow_size == 0)
+    return NULL;
+  *h = (struct io_hints) {
+    .compress = hints.compress,
+    .codec = {
+      .level = hints.compress_level,
+      .window = hints.compress_window ? hints.compress_window : 4096,
+    },
+    .growth = { .size = hints.grow_size, .align = hints.grow_align },
+  };
+  return h;
+}
+
+static int
+qcow2_pwrite (void *handle, const void *buf, uint32_t count, uint64_t offset,
+              uint32_t flags)
+{
+  struct handle *h = handle;
+  struct io_hints io_hints;
+
+  return finish (io_pwrite (h->io, buf, count, offset,
+                            flags & NBDKIT_FLAG_FUA ? IO_FUA : 0,
+                            get_hints (&io_hints)));
+}
+
+static int
+qcow2_zero (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  struct handle *h = handle;
+  struct io_hints io_hints;
+  unsigned io_flags = 0;
+
+  if (flags & NBDKIT_FLAG_FUA)
+    io_flags |= IO_FUA;
+  if (flags & NBDKIT_FLAG_MAY_TRIM)
+    io_flags |= IO_MAY_TRIM;
+  if (flags & NBDKIT_FLAG_FAST_ZERO)
+    io_flags |= IO_FAST_ZERO;
+  return finish (io_zero (h->io, count, offset, io_flags,
+                          get_hints (&io_hints)));
+}
+
+static int
+qcow2_trim (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  struct handle *h = handle;
+
+  if (!options.discard)
+    return flags & NBDKIT_FLAG_FUA ? finish (io_flush (h->io)) : 0;
+  return finish (io_trim (h->io, count, offset,
+                          flags & NBDKIT_FLAG_FUA ? IO_FUA : 0));
+}
+
+static int
+qcow2_flush (void *handle, uint32_t flags)
+{
+  struct handle *h = handle;
+
+  (void) flags;
+  return finish (io_flush (h->io));
+}
+
+static int
+qcow2_cache (void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+  struct handle *h = handle;
+
+  (void) flags;
+  return finish (io_cache (h->io, count, offset));
+}
+
+struct extents_call {
+  struct nbdkit_extents *extents;
+  bool one;
+};
+
+static int
+add_extent (void *opaque, uint64_t off, uint64_t len, unsigned flags)
+{
+  struct extents_call *c = opaque;
+  uint32_t type = 0;
+
+  if (flags & IO_EXTENT_ZERO)
+    type |= NBDKIT_EXTENT_ZERO;
+  if (flags & IO_EXTENT_HOLE)
+    type |= NBDKIT_EXTENT_HOLE;
+  if (nbdkit_add_extent (c->extents, off, len, type) == -1)
+    return -errno;
+  return c->one;                /* 1 = stop here */
+}
+
+static int
+qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
+               struct nbdkit_extents *extents)
+{
+  struct handle *h = handle;
+  struct extents_call call = {
+    .extents = extents, .one = flags & NBDKIT_FLAG_REQ_ONE,
+  };
+
+  return finish (io_extents (h->io, count, offset, hints.layer_extents,
+                             add_extent, &call));
+}
+
+static struct nbdkit_plugin plugin = {
+  .name              = "qcow2",
+  .longname          = "nbdkit qcow2 plugin",
+  .version           = PACKAGE_VERSION,
+  .description       = "serve QEMU qcow2 images: read, write, create",
+  .load              = qcow2_load,
+  .unload            = qcow2_unload,
+  .config            = options_set,
+  .config_complete   = options_complete,
+  .config_help       = OPTIONS_HELP,
+  .magic_config_key  = "file",
+  .dump_plugin       = qcow2_dump_plugin,
+  .get_ready         = qcow2_get_ready,
+  .cleanup           = qcow2_cleanup,
+  .list_exports      = qcow2_list_exports,
+  .open              = qcow2_open,
+  .close             = qcow2_close,
+  .get_size          = qcow2_get_size,
+  .block_size        = qcow2_block_size,
+  .can_write         = qcow2_can_write,
+  .can_flush         = qcow2_yes,
+  .can_trim          = qcow2_yes,
+  .can_zero          = qcow2_yes,
+  .can_fast_zero     = qcow2_yes,
+  .can_extents       = qcow2_yes,
+  .can_multi_conn    = qcow2_yes,
+  .can_fua           = qcow2_can_fua,
+  .can_cache         = qcow2_can_cache,
+  .pread             = qcow2_pread,
+  .pwrite            = qcow2_pwrite,
+  .zero              = qcow2_zero,
+  .trim              = qcow2_trim,
+  .flush             = qcow2_flush,
+  .cache             = qcow2_cache,
+  .extents           = qcow2_extents,
+  .errno_is_preserved = 0,
+};
+
+NBDKIT_REGISTER_PLUGIN (plugin)
