@@ -57,7 +57,7 @@ open_file (const char *name, bool uri, bool writable, bool backing,
   unsigned flags = 0;
 
   if (uri)
-    return backend_nbd_open (name, writable, b);
+    return backend_nbd_open (name, NULL, writable, b);
   if (writable)
     flags |= BACKEND_FILE_WRITABLE;
   if (opts->lock)

@@ -54,6 +54,10 @@ static const struct {
   { "compression-type", STRING, &options.compression_type, true },
   { "preallocation",    STRING, &options.preallocation, true },
   { "backing-file",     STRING, &options.backing_file, true },
+  { "data-file",        STRING, &options.data_file, false },
+  { "data-file-raw",    BOOL,   &options.data_file_raw, true },
+  { "extended-l2",      BOOL,   &options.extended_l2, true },
+  { "lazy-refcounts",   BOOL,   &options.lazy_refcounts, true },
 };
 
 #define NR_OPTIONS (sizeof table / sizeof table[0])

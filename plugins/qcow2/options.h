@@ -29,6 +29,10 @@ struct options {
   char *compression_type;
   char *preallocation;
   char *backing_file;
+  char *data_file;
+  bool data_file_raw;
+  bool extended_l2;
+  bool lazy_refcounts;
 };
 
 extern struct options options;
@@ -60,6 +64,11 @@ extern void options_free (void);
   "compat=0.10|1.1             Version 2 or 3 (default: 1.1).\n"        \
   "compression-type=zlib|zstd  (default: zlib)\n"                       \
   "preallocation=off|metadata|falloc|full  (default: off)\n"            \
-  "backing-file=<FILE>         Backing file of the new image."
+  "backing-file=<FILE>         Backing file of the new image.\n"        \
+  "data-file=<FILE>            External data file of the new image, or where\n" \
+  "                            that of an existing image is now.\n"     \
+  "data-file-raw=<BOOL>        Keep the data file readable as a raw disk.\n" \
+  "extended-l2=<BOOL>          Allocate in 1/32 of a cluster.\n"        \
+  "lazy-refcounts=<BOOL>       Postpone refcount updates."
 
 #endif /* OPTIONS_H */

@@ -19,6 +19,7 @@
 #include <nbdkit-plugin.h>
 
 #include "ccache.h"
+#include "new-image.h"
 #include "options.h"
 #include "served.h"
 
@@ -41,6 +42,7 @@ open_image (bool readonly)
     .metadata_cache = options.metadata_cache,
     .ccache = ccache,
     .backing_format = options.backing_format,
+    .data_file = options.create ? NULL : options.data_file,
   };
 
   return image_open (options.file, false, &opts, &the_image.image);
@@ -57,7 +59,9 @@ served_start (bool readonly)
     nbdkit_error ("cluster-cache: %s", strerror (-r));
     return r;
   }
-  r = open_image (readonly);
+  r = options.create ? new_image_create () : 0;
+  if (r == 0)
+    r = open_image (readonly);
   if (r == 0 && options.snapshot)
     r = image_snapshot (the_image.image, options.snapshot, &io);
   return r;
