@@ -76,7 +76,7 @@ extern int64_t codec_compress (struct codec *c,
  * With WANT == OUT_LEN, what QEMU accepts is accepted: a deflate stream
  * that goes on after OUT_LEN bytes is, one that is shorter is not; the
  * last zstd frame must end exactly with the cluster.  With WANT <
- * OUT_LEN nothing after the wanted bytes is judged.
+ * OUT_LEN, errors after the wanted bytes may go unnoticed.
  */
 extern int codec_decompress (struct codec *c, enum codec_type type,
                              const void *in, size_t in_len,
