@@ -6,13 +6,14 @@
  *
  *   size=SIZE cluster=SIZE   of each image
  *   backing=data|zero        what clusters that are absent read as
+ *   grain=SIZE               told as such (default: not told)
  *   version=N                of the hints (to be refused)
  *   stuck=FILE               while FILE exists, writes do not return
  *   jitter=US                each request takes up to twice so long,
  *                            before and after it takes effect
  *
- * Exports: "" and any other name are images (made when first used).  Of the
- * image NAME, "NAME:stable" has what a power loss now would leave: as of
+ * Exports: any name is an image (made when first used); "+..." is the image
+ * "" by another name.  Of the image NAME, "NAME:stable" has what a power loss now would leave: as of
  * the last flush, and FUA writes; and "NAME:counts" has text that says what
  * was done to it.
  */
@@ -40,6 +41,7 @@
 static int64_t size = 16 * 1024 * 1024;
 static int64_t cluster = 65536;
 static bool backing_zero;
+static int64_t grain;
 static const char *stuck;
 static unsigned version = QCOW2_HINTS_VERSION;
 static unsigned jitter;
@@ -93,6 +95,8 @@ test_config (const char *key, const char *value)
     return (size = nbdkit_parse_size (value)) == -1 ? -1 : 0;
   if (strcmp (key, "cluster") == 0)
     return (cluster = nbdkit_parse_size (value)) == -1 ? -1 : 0;
+  if (strcmp (key, "grain") == 0)
+    return (grain = nbdkit_parse_size (value)) == -1 ? -1 : 0;
   if (strcmp (key, "version") == 0)
     return nbdkit_parse_unsigned (key, value, &version);
   if (strcmp (key, "jitter") == 0)
@@ -174,7 +178,8 @@ test_open (int readonly)
   if (colon)
     h->kind = strcmp (colon, ":stable") == 0 ? STABLE : COUNTS;
   pthread_mutex_lock (&lock);
-  h->img = find_image (name, colon ? (size_t) (colon - name) : strlen (name));
+  h->img = find_image (name, name[0] == '+' ? 0 :
+                       colon ? (size_t) (colon - name) : strlen (name));
   if (h->img && h->kind == COUNTS)
     print_counts (h);
   pthread_mutex_unlock (&lock);
@@ -420,7 +425,8 @@ test_extents (void *handle, uint32_t count, uint64_t off, uint32_t flags,
               struct nbdkit_extents *extents)
 {
   struct handle *h = handle;
-  bool layer = nbdkit_qcow2_hints ()->layer_extents;
+  struct qcow2_hints *hints = nbdkit_qcow2_hints ();
+  bool layer = hints->layer_extents;
   int r = 0;
 
   (void) flags;
@@ -428,8 +434,11 @@ test_extents (void *handle, uint32_t count, uint64_t off, uint32_t flags,
     return nbdkit_add_extent (extents, off, count, 0);
   dawdle ();
   pthread_mutex_lock (&lock);
-  if (layer)
+  if (layer) {
+    hints->layer_disk = (uintptr_t) h->img;
+    hints->layer_grain = grain;
     h->img->counts.layer_extents++;
+  }
   else
     h->img->counts.extents++;
   for (int64_t c = off / cluster;

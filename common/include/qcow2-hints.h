@@ -63,6 +63,18 @@ struct qcow2_hints {
    * through the whole chain.
    */
   bool layer_extents;
+
+  /* The plugin's answer to such an extents request, beside the extents.
+   * Not there in an older plugin (see size); 0 = not told.
+   *
+   * The guest disk: connections which are told the same number see the
+   * same disk, whatever export name they use.
+   */
+  uint64_t layer_disk;
+  /* Bytes that a write copies as a whole: the size of a cluster, or of a
+   * subcluster in an image with extended L2 entries.
+   */
+  uint32_t layer_grain;
 };
 
 typedef struct qcow2_hints *qcow2_hints_fn (void);

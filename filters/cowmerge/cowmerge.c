@@ -215,6 +215,8 @@ cowmerge_prepare (nbdkit_next *next, void *handle, int readonly)
 {
   struct handle *h = handle;
   uint32_t minimum, cluster, maximum;
+  struct layer_facts facts;
+  struct overlay_key key = { .name = h->exportname };
   const char *reason;
   int64_t size;
   int r;
@@ -239,7 +241,9 @@ cowmerge_prepare (nbdkit_next *next, void *handle, int readonly)
     return 0;
   }
 
-  if (overlay_attach (h->exportname, size, cluster, &h->ov) < 0) {
+  facts = layer_ask (next);
+  key.disk = facts.disk;
+  if (overlay_attach (&key, size, cluster, facts.grain, &h->ov) < 0) {
     h->ov = NULL;
     return -1;
   }
@@ -263,7 +267,7 @@ print_stats (struct overlay *ov)
   nbdkit_debug ("cowmerge: export \"%s\": %" PRIu64 " pieces merged, "
                 "%" PRIu64 " requests straight, %" PRIu64 " clusters complete, "
                 "%" PRIu64 " in part, %" PRIu64 " layer queries",
-                ov->name, c.merged, c.straight, c.complete, c.partial,
+                ov->key.name, c.merged, c.straight, c.complete, c.partial,
                 c.queries);
 }
 

@@ -27,6 +27,10 @@
 /* Clusters that are asked for together. */
 #define WINDOW 1024
 
+/* Does the plugin know the member M of the hints? */
+#define KNOWN(hints, m) \
+  ((hints)->size >= offsetof (struct qcow2_hints, m) + sizeof (hints)->m)
+
 static qcow2_hints_fn *get_hints;
 static bool whole_clusters;
 
@@ -45,8 +49,7 @@ layer_init (void)
   }
   hints = get_hints ();
   if (hints->version != QCOW2_HINTS_VERSION ||
-      hints->size < offsetof (struct qcow2_hints, layer_extents) +
-                    sizeof hints->layer_extents) {
+      !KNOWN (hints, layer_extents)) {
     nbdkit_error ("cowmerge: this filter and nbdkit-qcow2-plugin are of "
                   "different versions (hints %d and %" PRIu32 "): install "
                   "both from the same release",
@@ -92,6 +95,27 @@ ask (nbdkit_next *next, uint32_t count, uint64_t off, bool full)
     return NULL;
   }
   return exts;
+}
+
+struct layer_facts
+layer_ask (nbdkit_next *next)
+{
+  struct qcow2_hints *hints = get_hints ();
+  struct layer_facts facts = { 0 };
+  struct nbdkit_extents *exts;
+
+  /* A layer in between may answer without asking the plugin. */
+  if (KNOWN (hints, layer_disk))
+    hints->layer_disk = 0;
+  if (KNOWN (hints, layer_grain))
+    hints->layer_grain = 0;
+  exts = ask (next, 1, 0, false);
+  nbdkit_extents_free (exts);
+  if (KNOWN (hints, layer_disk))
+    facts.disk = hints->layer_disk;
+  if (KNOWN (hints, layer_grain))
+    facts.grain = hints->layer_grain;
+  return facts;
 }
 
 static enum presence_state

@@ -24,6 +24,15 @@ extern int layer_init (void)
  */
 extern bool layer_whole_clusters (void);
 
+/* What the plugin tells of the disk that NEXT leads to.  Without an answer,
+ * all 0.
+ */
+struct layer_facts {
+  uint64_t disk;                /* equal for connections to the same disk */
+  uint32_t grain;               /* bytes that a write copies as a whole */
+};
+extern struct layer_facts layer_ask (nbdkit_next *next);
+
 /* Ask the plugin which clusters from IDX on its layer has, and enter that
  * in the presence map.  Afterwards the state of IDX is known, unless there
  * was no memory to keep it.  Blocks; takes a claim; called without locks.

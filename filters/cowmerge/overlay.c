@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Overlays: the blocks of an export, and which overlays there are.
  *
- * One overlay for each export name, made with its first connection and
- * ended with its last; so that all connections see the same buffered data
- * and the multi-conn promise of the plugin stays true.
+ * One overlay for each disk, made with its first connection and ended with
+ * its last; so that all connections see the same buffered data and the
+ * multi-conn promise of the plugin stays true.  The plugin tells which
+ * connections share a disk, since the export name does not: a plugin that
+ * serves one image takes any name.
  *
  * The life of a block:
  *
@@ -61,22 +63,28 @@ destroy (struct overlay *ov)
   presence_destroy (&ov->presence);
   pthread_mutex_destroy (&ov->lock);
   free (ov->buckets);
-  free (ov->name);
+  free ((char *) ov->key.name);
   free (ov);
 }
 
 static struct overlay *
-create (const char *name, uint64_t size, uint32_t cluster)
+create (const struct overlay_key *key, uint64_t size, uint32_t cluster,
+        uint32_t grain)
 {
   struct overlay *ov = calloc (1, sizeof *ov);
 
   if (ov == NULL)
     return NULL;
-  ov->name = strdup (name);
+  ov->key.name = strdup (key->name);
+  ov->key.disk = key->disk;
   ov->buckets = calloc (nr_buckets, sizeof *ov->buckets);
   ov->bucket_mask = nr_buckets - 1;
   ov->size = size;
   ov->cluster = cluster;
+  /* A part of a cluster that is not known to be one is not one. */
+  ov->grain = cluster;
+  if (grain > 0 && grain < cluster && (grain & (grain - 1)) == 0)
+    ov->grain = grain;
   ov->shift = __builtin_ctz (cluster);
   ov->nr_clusters = size / cluster + !!(size % cluster);
   pthread_mutex_init (&ov->lock, NULL);
@@ -85,29 +93,37 @@ create (const char *name, uint64_t size, uint32_t cluster)
   list_init (&ov->lru);
   list_init (&ov->age);
   list_init (&ov->lenders);
-  if (ov->name == NULL || ov->buckets == NULL) {
+  if (ov->key.name == NULL || ov->buckets == NULL) {
     destroy (ov);
     return NULL;
   }
   return ov;
 }
 
+static bool
+same_disk (const struct overlay_key *a, const struct overlay_key *b)
+{
+  if (a->disk != 0 || b->disk != 0)
+    return a->disk == b->disk;
+  return strcmp (a->name, b->name) == 0;
+}
+
 int
-overlay_attach (const char *name, uint64_t size, uint32_t cluster,
-                struct overlay **ret)
+overlay_attach (const struct overlay_key *key, uint64_t size,
+                uint32_t cluster, uint32_t grain, struct overlay **ret)
 {
   struct overlay *ov;
 
   SCOPE_LOCK (&registry.lock);
   list_for_each (e, &registry.list) {
     ov = list_entry (e, struct overlay, link);
-    if (strcmp (ov->name, name) != 0)
+    if (!same_disk (&ov->key, key))
       continue;
     if (ov->size != size || ov->cluster != cluster) {
       nbdkit_error ("cowmerge: export \"%s\": size or preferred block size "
                     "differ from what its other connections have "
                     "(%" PRIu64 " and %" PRIu32 " bytes); close these first",
-                    name, ov->size, ov->cluster);
+                    key->name, ov->size, ov->cluster);
       return -EINVAL;
     }
     ov->connections++;
@@ -116,9 +132,9 @@ overlay_attach (const char *name, uint64_t size, uint32_t cluster,
     return 0;
   }
 
-  ov = create (name, size, cluster);
+  ov = create (key, size, cluster, grain);
   if (ov == NULL) {
-    nbdkit_error ("cowmerge: export \"%s\": out of memory", name);
+    nbdkit_error ("cowmerge: export \"%s\": out of memory", key->name);
     return -ENOMEM;
   }
   ov->connections = ov->refs = 1;
@@ -137,7 +153,7 @@ drop (struct overlay *ov)
     nbdkit_error ("cowmerge: export \"%s\": %zu clusters with data that was "
                   "written but never flushed are lost, since writing them "
                   "to the plugin failed: %s",
-                  ov->name, ov->nr_blocks, strerror (-ov->error));
+                  ov->key.name, ov->nr_blocks, strerror (-ov->error));
   while (!list_empty (&ov->lru)) {
     struct block *b = list_entry (ov->lru.next, struct block, lru);
 

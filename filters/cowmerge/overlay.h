@@ -32,13 +32,18 @@ struct lender {
 struct overlay {
   /* Protected by the lock of the registry in overlay.c. */
   struct list link;
-  char *name;
   unsigned connections;         /* 0 = out of the registry */
   unsigned refs;                /* connections and background threads */
 
   /* Immutable. */
+  struct overlay_key {
+    const char *name;           /* of the export; owned by the overlay */
+    uint64_t disk;              /* what the plugin calls it, or 0 */
+  } key;
   uint64_t size;                /* bytes of the export */
   uint32_t cluster;             /* bytes, a power of 2 */
+  uint32_t grain;               /* bytes a write copies as a whole: the same,
+                                   or a power of 2 below it */
   unsigned shift;               /* log2 of it */
   uint64_t nr_clusters;
 
@@ -71,12 +76,13 @@ struct overlay {
 /* The lock that protects the overlay, held to the end of the block. */
 #define OVERLAY_LOCK(ov) SCOPE_LOCK (&(ov)->lock)
 
-/* Find or make the overlay of the export NAME, and count one connection
- * more.  -EINVAL (with a message) where others see the export with another
- * geometry, -ENOMEM.  The caller owns the connection it stands for, until
- * overlay_detach.
+/* Find or make the overlay of the disk that KEY tells, or without that of
+ * the export it names, and count one connection more.  -EINVAL (with a
+ * message) where others see it with another geometry, -ENOMEM.  The caller
+ * owns the connection it stands for, until overlay_detach.
  */
-extern int overlay_attach (const char *name, uint64_t size, uint32_t cluster,
+extern int overlay_attach (const struct overlay_key *key, uint64_t size,
+                           uint32_t cluster, uint32_t grain,
                            struct overlay **ret)
   __attribute__ ((__warn_unused_result__));
 

@@ -6,7 +6,8 @@
  *
  *  - Data (of a backing file): the missing parts are read, those at most
  *    cowmerge-read-gap apart together, and the whole cluster is written.
- *    So the plugin has nothing to copy.
+ *    So the plugin has nothing to copy.  Of an image that has subclusters
+ *    it is whole subclusters.
  *  - Zeroes: the plugin fills new clusters with zeroes by itself and at no
  *    cost, so only the pieces that were written go down, near ones as one.
  *    But if only whole clusters are compressed, whole clusters are made.
@@ -185,13 +186,14 @@ write_down (struct overlay *ov, nbdkit_next *next, struct block *b,
             uint32_t flags)
 {
   const uint64_t start = b->idx << ov->shift;
-  const bool pieces = b->zero && !layer_whole_clusters ();
-  const uint32_t grain = pieces ? 1 : ov->cluster;
+  const uint32_t gap = b->zero ? ZERO_GAP : cowmerge_read_gap;
+  uint32_t grain = b->zero ? 1 : ov->grain;
   uint32_t s, e;
   int r;
 
-  for (uint32_t pos = 0; next_stretch (b, pos, grain, ZERO_GAP, &s, &e);
-       pos = e) {
+  if (layer_whole_clusters ())
+    grain = ov->cluster;
+  for (uint32_t pos = 0; next_stretch (b, pos, grain, gap, &s, &e); pos = e) {
     r = fill_stretch (ov, next, b, s, e);
     if (r == 0)
       r = below_pwrite (next, b->data + s, e - s, start + s, flags);
@@ -214,7 +216,7 @@ failed_locked (struct overlay *ov, struct block *b, int r)
     nbdkit_error ("cowmerge: export \"%s\": writing out the cluster at "
                   "offset %" PRIu64 " failed: %m: it stays buffered, and is "
                   "tried again with the next flush",
-                  ov->name, b->idx << ov->shift);
+                  ov->key.name, b->idx << ov->shift);
   }
   ov->failing = true;
 }

@@ -352,6 +352,10 @@ qcow2_extents (void *handle, uint32_t count, uint64_t offset, uint32_t flags,
     .extents = extents, .one = flags & NBDKIT_FLAG_REQ_ONE,
   };
 
+  if (hints.layer_extents) {
+    hints.layer_disk = (uintptr_t) h->io;
+    hints.layer_grain = h->io->geo->subcluster_size;
+  }
   return finish (io_extents (h->io, count, offset, hints.layer_extents,
                              add_extent, &call));
 }
