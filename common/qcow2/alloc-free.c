@@ -98,6 +98,8 @@ list_drop (struct alloc_list *l, uint64_t nr)
 {
   size_t i = 0;
 
+  if (nr == 0)
+    return;
   l->clusters -= nr;
   while (nr > 0 && l->ranges[i].nr <= nr)
     nr -= l->ranges[i++].nr;
