@@ -68,7 +68,7 @@ def write(results, path):
                 'Speed relative to the fastest QEMU server (= 1)</text>\n')
         f.write('<text x="14" y="42" fill="#667">%s</text>\n' % escape(
             "%s cores, %s GiB, Linux %s, %s, %s; medians of %s rounds, %s" %
-            (m["cores"], m["memory_gib"], m["kernel"].split("-")[0],
+            (m["cores"], m["memory_gib"], m["kernel"],
              m["nbdkit"], (m["qemu"] or "").split(" (")[0], m["rounds"],
              m["date"])))
         x = 14

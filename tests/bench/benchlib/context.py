@@ -122,13 +122,13 @@ class Context:
                     cpu = line.split(":", 1)[1].strip()
                     break
         mem = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        fs = run(["stat", "-f", "-c", "%T", self.workdir]).strip()
+        fs = first(["findmnt", "-n", "-o", "FSTYPE", "-T", self.workdir])
         return {
             "date": time.strftime("%Y-%m-%d"),
             "cores": os.cpu_count(),
             "cpu": cpu,
             "memory_gib": round(mem / 2**30, 1),
-            "kernel": platform.release(),
+            "kernel": platform.release().split("-")[0],
             "filesystem": fs,
             "nbdkit": first(["nbdkit", "--version"]),
             "qemu": first(["qemu-nbd", "--version"]),

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is printed, and the tables in Markdown."""
 
+import io
+import os
 import statistics
 
 from .servers import QEMU, family
 
 
 def figure(v, unit):
+    if unit == "IOPS" and v < 999.5:
+        return "%.0f" % v
     if unit == "IOPS":
         return "%.1fk" % (v / 1e3) if v < 99950 else "%.0fk" % (v / 1e3)
     if unit in ("ms", "MiB"):
@@ -143,40 +147,53 @@ def _target_cell(wl, against):
     if out:
         return ", ".join(out)
     name = best_qemu(wl) if against == "qemu" else against
-    if "ours" in wl["servers"] and name in wl["servers"]:
+    if against != "ours" and "ours" in wl["servers"] and \
+            name in wl["servers"]:
         return "%.2f" % ratio(wl, median(wl["servers"]["ours"]),
                               median(wl["servers"][name]))
     return "-"
 
 
+def _group_table(rows, f):
+    stacks = []
+    for wl in rows:
+        stacks += [n for n in wl["servers"]
+                   if family(n) == "ours" and n not in stacks]
+    others = [n for n in ("null", "convert", "qsd-prealloc")
+              if any(n in wl["servers"] for wl in rows)]
+    compared = ["qemu", "raw"] + [n for n in others if n != "null"]
+    head = ["workload"] + stacks + ["best of qemu", "raw"] + others + \
+        ["to %s (target)" % n for n in compared]
+    if "ours+preallocate" in stacks or "ours+cowmerge" in stacks:
+        compared.append("ours")
+        head.append("to plain (target)")
+    f.write("| " + " | ".join(head) + " |\n")
+    f.write("|---" * len(head) + "|\n")
+    for wl in rows:
+        unit, q = wl["unit"], best_qemu(wl)
+        row = [wl["title"]] + [_cell(wl, n, unit) for n in stacks]
+        row += ["%s (%s)" % (_cell(wl, q, unit), q) if q else "-",
+                _cell(wl, "raw", unit)]
+        row += [_cell(wl, n, unit) for n in others]
+        row += [_target_cell(wl, n) for n in compared]
+        f.write("| " + " | ".join(row) + " |\n")
+
+
 def markdown(results, f):
     """The tables of docs/performance.md."""
+    m = results["machine"]
+    f.write("%s; %d cores (%s), %s GiB of memory, Linux %s, %s, %s, %s.  "
+            "Both nbdkits: `-t %d`.  Medians of %d rounds.\n" %
+            (m["date"], m["cores"], m["cpu"], m["memory_gib"], m["kernel"],
+             m["filesystem"], m["nbdkit"], m["qemu"], m["nbdkit_threads"],
+             m["rounds"]))
     groups = {}
     for wl in results["workloads"].values():
-        groups.setdefault(wl["group"], []).append(wl)
+        if wl["servers"]:
+            groups.setdefault(wl["group"], []).append(wl)
     for group, rows in groups.items():
-        stacks = []
-        for wl in rows:
-            stacks += [n for n in wl["servers"]
-                       if family(n) == "ours" and n not in stacks]
         f.write("\n### %s\n\n" % group.capitalize())
-        others = [n for n in ("convert", "qsd-prealloc")
-                  if any(n in wl["servers"] for wl in rows)]
-        head = ["workload"] + stacks + ["best of qemu", "raw"] + others + \
-            ["to qemu (target)", "to raw (target)"] + \
-            ["to %s (target)" % n for n in others]
-        f.write("| " + " | ".join(head) + " |\n")
-        f.write("|---" * len(head) + "|\n")
-        for wl in rows:
-            unit = wl["unit"]
-            q = best_qemu(wl)
-            row = [wl["title"]] + [_cell(wl, n, unit) for n in stacks]
-            row += ["%s (%s)" % (_cell(wl, q, unit), q) if q else "-",
-                    _cell(wl, "raw", unit)]
-            row += [_cell(wl, n, unit) for n in others]
-            row += [_target_cell(wl, n)
-                    for n in ["qemu", "raw"] + others]
-            f.write("| " + " | ".join(row) + " |\n")
+        _group_table(rows, f)
     if results.get("calls"):
         f.write("\n### Host calls per client request\n\n")
         f.write("| workload | server | calls | which |\n|---|---|---|---|\n")
@@ -185,3 +202,21 @@ def markdown(results, f):
                 f.write("| %s | %s | %.2f | %s |\n" % (
                     title, name, sum(counts.values()),
                     ", ".join("%s %.3g" % kv for kv in counts.items())))
+
+
+BEGIN, END = "<!-- begin: bench -->\n", "<!-- end: bench -->\n"
+
+
+def update_document(results, path):
+    """Write the tables to PATH; only between the marks if it has them."""
+    buf = io.StringIO()
+    markdown(results, buf)
+    text = BEGIN + buf.getvalue() + END
+    if os.path.exists(path):
+        with open(path) as f:
+            old = f.read()
+        if BEGIN in old and END in old:
+            text = old[:old.index(BEGIN)] + text + \
+                old[old.index(END) + len(END):]
+    with open(path, "w") as f:
+        f.write(text)

@@ -4,6 +4,7 @@
 A server's name is BASE[+FILTER...][:OPTION...].  Bases:
 
   ours            nbdkit with this package's plugin
+  null            nbdkit's null plugin: what nbdkit's core costs alone
   raw             nbdkit's file plugin, on a raw file of the same content
   qemu-nbd        aio=threads
   qemu-nbd-uring  aio=io_uring
@@ -23,17 +24,18 @@ FILTER_ARGS = ("prealloc-", "compress-", "cowmerge-")
 
 
 def family(name):
+    """What a server is: ours, raw, null or qemu."""
     if name.startswith("ours"):
         return "ours"
-    if name.startswith("raw"):
-        return "raw"
-    return "qemu"
+    return name if name in ("raw", "null") else "qemu"
 
 
 def nbdkit_argv(ctx, name, image, extra, socket, threads=None):
     parts = name.split("+")
     argv = ["nbdkit", "-f", "-U", socket or "-"]
     argv += ["-t", str(threads or ctx.threads)]
+    if parts[0] == "null":
+        return argv + ["null", "size=%d" % os.path.getsize(image["raw"])]
     if parts[0] == "raw":
         return argv + ["file", image["raw"]]
     for f in parts[1:]:
@@ -61,7 +63,7 @@ def qsd_argv(ctx, name, image, socket):
 def server_argv(ctx, name, image, socket, extra=(), threads=None):
     """The command line of a server, or Missing."""
     base = name.split("+")[0]
-    if base in ("ours", "raw"):
+    if base in ("ours", "raw", "null"):
         ctx.require("nbdkit")
         return nbdkit_argv(ctx, name, image, extra, socket, threads)
     if base.startswith("qemu-nbd"):

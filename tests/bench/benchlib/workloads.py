@@ -333,16 +333,39 @@ def _open():
         Workload("memory-1t", "peak memory, random 4k reads over 1 TiB",
                  "memory", lambda i: i.metadata(TIB, "1T"),
                  func=measure.memory, load=_op("randread", "4k", 16),
-                 rounds=2, targets=(Target(1 / 1.5), Target(64, "limit"))),
+                 requests=60000, rounds=2,
+                 targets=(Target(1 / 1.5), Target(64, "limit"))),
         Workload("memory-copy", "peak memory, sequential 1M reads", "memory",
                  lambda i: i.full(), func=measure.memory,
-                 load=_op("read", "1M", 16), rounds=2,
+                 load=_op("read", "1M", 16), requests=1024, rounds=2,
                  targets=(Target(1 / 1.5),)),
         Workload("memory-zlib", "peak memory, random 4k reads of zlib",
                  "memory", lambda i: i.compressed("zlib"),
                  func=measure.memory, load=_op("randread", "4k", 16),
-                 rounds=2, targets=(Target(1 / 1.5),)),
+                 requests=10000, rounds=2, targets=(Target(1 / 1.5),)),
     ]
+
+
+def _core():
+    """What nbdkit's core costs, whatever the plugin does."""
+    out = []
+    for name, title, args in (
+            ("read-d1", "random 4k read, depth 1",
+             _op("randread", "4k", 1)),
+            ("read-d16", "random 4k read, depth 16",
+             _op("randread", "4k", 16)),
+            ("read-1m", "sequential 1M read, depth 16",
+             _op("read", "1M", 16))):
+        out.append(Workload(
+            "core-" + name, title, "core", lambda i: i.full(), load=args,
+            metric="mbps" if "1m" in name else "iops",
+            servers=("null", "ours", "raw", "qemu-nbd", "qemu-nbd-uring"),
+            warm_up=WARM_READ))
+    out.append(Workload(
+        "core-extents", "block status, 16M at a time, chain of 10", "core",
+        lambda i: i.chain(10), load=_op("blockstatus", "16M", 1),
+        requests=640, servers=("ours", "qemu-nbd", "qemu-nbd-uring")))
+    return out
 
 
 def _scale():
@@ -375,4 +398,4 @@ def _scale():
 
 def all_workloads():
     return (_in_place() + _allocating() + _overlay() + _compressed() +
-            _compress() + _open() + _preallocate() + _matrix() + _scale())
+            _compress() + _open() + _preallocate() + _core() + _matrix() + _scale())
