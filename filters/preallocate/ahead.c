@@ -261,14 +261,16 @@ static int
 zero_ahead_locked (struct ahead *a, nbdkit_next *next,
                    uint64_t off, uint64_t end)
 {
-  const bool probe = !a->probed;
-  bool cheap = true;
+  bool probe = !a->probed, cheap = true;
   struct range r;
   int ret;
 
   ranges_zero_begin_locked (&r, off, end);
   pthread_mutex_unlock (&ranges_lock);
 
+  /* Zeroes that were written are no hole any more. */
+  if (probe)
+    probe = is_all_zero (next, off, end);
   ret = zero_extents (next, off, end,
                       NBDKIT_EXTENT_HOLE | NBDKIT_EXTENT_ZERO, 0);
   if (ret == 0 && probe)
@@ -276,7 +278,8 @@ zero_ahead_locked (struct ahead *a, nbdkit_next *next,
 
   pthread_mutex_lock (&ranges_lock);
   if (ret == 0 && cheap) {
-    a->probed = true;
+    if (probe)
+      a->probed = true;
     ret = zones_add (&a->zones, off, end);
   }
   else if (ret == 0)
