@@ -451,6 +451,36 @@ test_packing (void)
   test_image_free (&t);
 }
 
+/* Space that a former refcount table had is not zero. */
+static void
+test_old_table (void)
+{
+  uint64_t off, nr, first, i;
+  bool virgin;
+
+  epoch_init (&epoch);
+  test_image_make (&t, 9, 6);
+  CHECK_OK (alloc_open (&a, &t.geo, &t.mem.b, &t.rc, &epoch, &t.meta,
+                        false));
+  {
+    WRITE_SCOPE (&t.meta);
+    grow_table ();
+    first = t.rc.table_off;
+    grow_table ();
+  }
+  commit (true, true);
+  {
+    WRITE_SCOPE (&t.meta);
+    do {
+      CHECK_OK (alloc_clusters_locked (&a, 100, NULL, &off, &nr, &virgin));
+      for (i = 0; virgin && i < nr * 512; ++i)
+        CHECK (t.mem.bytes[off + i] == 0);
+    } while (off < first);
+  }
+  alloc_close (&a);
+  test_image_free (&t);
+}
+
 int
 main (void)
 {
@@ -465,5 +495,6 @@ main (void)
   test_growth_steps ();
   test_overlap ();
   test_packing ();
+  test_old_table ();
   return 0;
 }

@@ -237,6 +237,36 @@ test_held (void)
   CHECK (mcache_peek (mc, 0) == mcache_data (b));
 }
 
+/* While block 0 is being read without the lock, somebody else changes it,
+ * writes it back, and it is evicted: what was read is outdated.
+ */
+static void
+change_and_evict (void)
+{
+  struct mcache_block *b;
+  uint64_t i;
+
+  WRITE_SCOPE (&meta);
+  CHECK_OK (mcache_get_locked (mc, 0, &b));
+  memset (mcache_dirty_locked (mc, b, MCACHE_L2, 0), 0x77, SLICE);
+  memset (model[0], 0x77, SLICE);
+  mcache_freeze_locked (mc);
+  CHECK_OK (mcache_write_frozen (mc, MCACHE_L2, NULL, NULL));
+  mcache_thaw_locked (mc);
+  for (i = 1; i < BLOCKS; ++i) {
+    CHECK_OK (mcache_get_locked (mc, i * SLICE, &b));
+  }
+  CHECK (mcache_peek (mc, 0) == NULL);
+}
+
+static void
+test_outdated_read (void)
+{
+  start (1);
+  mem.after_read = change_and_evict;
+  load_and_compare (0);
+}
+
 /* --- threads --- */
 
 static _Atomic bool stop;
@@ -333,6 +363,8 @@ main (void)
   test_beyond_end ();
   end ();
   test_held ();
+  end ();
+  test_outdated_read ();
   end ();
   test_threads ();
   return 0;

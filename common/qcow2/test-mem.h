@@ -71,6 +71,7 @@ struct test_mem {
   int fail_write;               /* -errno for the next write, once */
   int fail_writes_after;        /* let so many pass first */
   _Atomic unsigned writes, reads, punches;
+  void (*after_read) (void);    /* called once, with no lock held */
 };
 
 static int
@@ -86,6 +87,11 @@ test_mem_pread (struct backend *b, void *buf, size_t len, uint64_t off)
   else
     memcpy (buf, m->bytes + off, len);
   pthread_mutex_unlock (&m->lock);
+  if (m->after_read) {
+    void (*hook) (void) = m->after_read;
+    m->after_read = NULL;
+    hook ();
+  }
   return r;
 }
 
