@@ -68,7 +68,7 @@ struct handle {
   char *exportname;
   struct overlay *ov;           /* NULL = pass everything as it is */
   struct lender lender;
-  bool can_write, can_flush;
+  bool can_write, can_flush, can_zero;
   bool pass_fua;                /* else a flush at the end makes up for it */
   bool wrote;                   /* it may have something buffered */
   unsigned errors_seen;         /* overlay.error_gen when last reported */
@@ -231,6 +231,7 @@ cowmerge_prepare (nbdkit_next *next, void *handle, int readonly)
     return -1;
   h->can_write = r;
   h->can_flush = next->can_flush (next) == 1;
+  h->can_zero = next->can_zero (next) > NBDKIT_ZERO_NONE;
   h->pass_fua = next->can_fua (next) == NBDKIT_FUA_NATIVE || !h->can_flush;
 
   reason = why_not (next, cluster);
@@ -357,7 +358,7 @@ new_request (struct handle *h, nbdkit_next *next, uint32_t flags)
   if (!__atomic_load_n (&h->wrote, __ATOMIC_RELAXED))
     __atomic_store_n (&h->wrote, true, __ATOMIC_RELAXED);
   return (struct merge_request) {
-    .ov = h->ov, .next = next, .fua = fua,
+    .ov = h->ov, .next = next, .fua = fua, .can_zero = h->can_zero,
     .down_flags = fua && h->pass_fua ? NBDKIT_FLAG_FUA : 0,
   };
 }

@@ -24,10 +24,14 @@
  * other exports or cannot be written, the piece goes straight down: never
  * wrong, only slower.
  *
+ * Zeroing and trimming take one exclusive claim on all of the range, parts
+ * of clusters at its ends included.
+ *
  * Locks: the overlay's, not across I/O.
  */
 
 #include <errno.h>
+#include <stdlib.h>
 
 #include "scope-lock.h"
 
@@ -311,7 +315,7 @@ merge_write (struct merge_request *rq, const void *buf, uint32_t count,
 struct discard {
   int (*below) (nbdkit_next *next, uint32_t count, uint64_t off,
                 uint32_t flags);
-  bool fill;                    /* write zeroes into blocks */
+  bool trim;
   uint32_t flags;
 };
 
@@ -348,6 +352,41 @@ fill_locked (struct merge_request *rq, struct block *b, uint64_t off,
   return r == -ENOTSUP || r == -EOPNOTSUPP ? -EIO : r;
 }
 
+/* The range was trimmed below.  Where it has blocks that is not enough: the
+ * plugin has nothing to trim there, and without the block what is below
+ * would come back, which is neither of what may be read after a trim.  So
+ * these clusters are zeroed, where that is possible; else nothing is done.
+ */
+static int
+zero_blocks (struct merge_request *rq, uint64_t off, uint64_t end)
+{
+  struct overlay *ov = rq->ov;
+  const uint64_t first = (off + ov->cluster - 1) >> ov->shift;
+  const uint64_t last = end == ov->size ? ov->nr_clusters : end >> ov->shift;
+  struct overlay_blocks bl;
+  size_t i, j;
+  uint64_t start, n;
+  int r = 0;
+
+  if (!rq->can_zero || overlay_empty (ov) || last <= first)
+    return 0;
+  r = overlay_list_blocks (ov, first, last - 1, &bl);
+  for (i = 0; r == 0 && i < bl.nr; i = j) {
+    for (j = i + 1; j < bl.nr && bl.idx[j] == bl.idx[j - 1] + 1; ++j)
+      ;
+    start = bl.idx[i] << ov->shift;
+    n = ((bl.idx[j - 1] - bl.idx[i]) << ov->shift) +
+        overlay_cluster_len (ov, bl.idx[j - 1]);
+    r = below_zero (rq->next, n, start,
+                    NBDKIT_FLAG_MAY_TRIM | rq->down_flags);
+    OVERLAY_LOCK (ov);
+    if (r == 0)
+      remove_replaced_locked (ov, n, start);
+  }
+  free (bl.idx);
+  return r;
+}
+
 /* What is straight goes down first, with one request: if that fails, no
  * buffered data was touched.  The claim covers all of it.
  */
@@ -374,18 +413,20 @@ discard_claimed (struct merge_request *rq, const struct discard *d,
     to = last << ov->shift;
   if (from < to)
     r = d->below (rq->next, to - from, from, d->flags | rq->down_flags);
+  if (r == 0 && from < to && d->trim)
+    r = zero_blocks (rq, from, to);
 
   OVERLAY_LOCK (ov);
   if (from < to)
     presence_set_locked (&ov->presence, from >> ov->shift,
                          (to - 1) >> ov->shift, PRESENCE_UNKNOWN);
-  if (r < 0)
+  if (r < 0 || d->trim)
     return r;
   if (from < to)
     remove_replaced_locked (ov, to - from, from);
-  if (head && d->fill)
+  if (head)
     r = fill_locked (rq, head, off, end);
-  if (tail && d->fill)
+  if (tail)
     r2 = fill_locked (rq, tail, off, end);
   return r < 0 ? r : r2;
 }
@@ -418,7 +459,7 @@ merge_zero (struct merge_request *rq, uint32_t count, uint64_t off,
             uint32_t flags)
 {
   const struct discard d = {
-    .below = below_zero, .fill = true, .flags = flags
+    .below = below_zero, .flags = flags
   };
 
   return discard (rq, &d, count, off);
@@ -427,7 +468,7 @@ merge_zero (struct merge_request *rq, uint32_t count, uint64_t off,
 int
 merge_trim (struct merge_request *rq, uint32_t count, uint64_t off)
 {
-  const struct discard d = { .below = below_trim };
+  const struct discard d = { .below = below_trim, .trim = true };
 
   return discard (rq, &d, count, off);
 }

@@ -16,6 +16,7 @@ struct merge_request {
   bool fua;                     /* durable when it is acknowledged */
   uint32_t down_flags;          /* for the requests below: NBDKIT_FLAG_FUA,
                                    or 0 if a flush has to make up for it */
+  bool can_zero;                /* the layer below has zero */
   bool no_room;                 /* buffer nothing, there is no memory */
   struct block *fresh;          /* memory for a block, or NULL */
 };
@@ -32,7 +33,7 @@ extern int merge_zero (struct merge_request *rq, uint32_t count,
                        uint64_t off, uint32_t flags)
   __attribute__ ((__warn_unused_result__));
 
-/* Trim the range.  A part of a cluster that is buffered stays as it is. */
+/* Trim the range.  What was buffered reads as zeroes then, or as before. */
 extern int merge_trim (struct merge_request *rq, uint32_t count,
                        uint64_t off)
   __attribute__ ((__warn_unused_result__));

@@ -257,6 +257,35 @@ overlay_find_locked (const struct overlay *ov, uint64_t idx)
   return NULL;
 }
 
+static int
+compare (const void *ap, const void *bp)
+{
+  const uint64_t *a = ap, *b = bp;
+
+  return *a < *b ? -1 : *a > *b;
+}
+
+int
+overlay_list_blocks (struct overlay *ov, uint64_t first, uint64_t last,
+                     struct overlay_blocks *ret)
+{
+  OVERLAY_LOCK (ov);
+  ret->nr = 0;
+  ret->idx = malloc (ov->nr_blocks * sizeof *ret->idx + 1);
+  if (ret->idx == NULL) {
+    nbdkit_error ("cowmerge: malloc: %m");
+    return -ENOMEM;
+  }
+  list_for_each (e, &ov->lru) {
+    uint64_t idx = list_entry (e, struct block, lru)->idx;
+
+    if (idx >= first && idx <= last)
+      ret->idx[ret->nr++] = idx;
+  }
+  qsort (ret->idx, ret->nr, sizeof *ret->idx, compare);
+  return 0;
+}
+
 /* Keep the chains short.  Without memory they get longer, that is all. */
 static void
 grow_locked (struct overlay *ov)

@@ -122,6 +122,17 @@ overlay_empty (const struct overlay *ov)
 extern struct block *overlay_find_locked (const struct overlay *ov,
                                           uint64_t idx);
 
+/* Those of the clusters FIRST..LAST that have blocks.  The caller frees
+ * ret->idx.  -ENOMEM, with a message.  Called without locks.
+ */
+struct overlay_blocks {
+  uint64_t *idx;                /* in order */
+  size_t nr;
+};
+extern int overlay_list_blocks (struct overlay *ov, uint64_t first,
+                                uint64_t last, struct overlay_blocks *ret)
+  __attribute__ ((__warn_unused_result__));
+
 /* Make B, which the overlay then owns, the block of cluster IDX.  The
  * caller holds an exclusive claim on it.
  */

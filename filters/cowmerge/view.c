@@ -171,45 +171,10 @@ view_read (struct overlay *ov, nbdkit_next *next, void *buf, uint32_t count,
   return r;
 }
 
-/* The clusters in a range that have blocks. */
-struct buffered {
-  uint64_t *idx;                /* in order */
-  size_t nr;
-};
-
-static int
-compare (const void *ap, const void *bp)
-{
-  const uint64_t *a = ap, *b = bp;
-
-  return *a < *b ? -1 : *a > *b;
-}
-
-static int
-find_buffered (struct overlay *ov, uint64_t off, uint64_t end,
-               struct buffered *bf)
-{
-  OVERLAY_LOCK (ov);
-  bf->nr = 0;
-  bf->idx = malloc (ov->nr_blocks * sizeof *bf->idx + 1);
-  if (bf->idx == NULL) {
-    nbdkit_error ("cowmerge: malloc: %m");
-    return -ENOMEM;
-  }
-  list_for_each (e, &ov->lru) {
-    uint64_t idx = list_entry (e, struct block, lru)->idx;
-
-    if (idx >= off >> ov->shift && idx <= (end - 1) >> ov->shift)
-      bf->idx[bf->nr++] = idx;
-  }
-  qsort (bf->idx, bf->nr, sizeof *bf->idx, compare);
-  return 0;
-}
-
 /* Add the extents of EXTS, with buffered clusters as data. */
 static int
 overlay_extents (const struct overlay *ov, const struct nbdkit_extents *exts,
-                 const struct buffered *bf, struct nbdkit_extents *ret)
+                 const struct overlay_blocks *bf, struct nbdkit_extents *ret)
 {
   const size_t nr = nbdkit_extents_count (exts);
   size_t k = 0;
@@ -241,13 +206,14 @@ view_extents (struct overlay *ov, nbdkit_next *next, uint32_t count,
               uint64_t off, uint32_t flags, struct nbdkit_extents *extents)
 {
   struct nbdkit_extents *exts;
-  struct buffered bf;
+  struct overlay_blocks bf;
   int r;
 
   if (overlay_empty (ov))
     return below_extents (next, count, off, flags, extents);
 
-  r = find_buffered (ov, off, off + count, &bf);
+  r = overlay_list_blocks (ov, off >> ov->shift,
+                           (off + count - 1) >> ov->shift, &bf);
   if (r < 0)
     return r;
   exts = nbdkit_extents_new (off, off + count);
