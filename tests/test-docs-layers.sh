@@ -20,7 +20,7 @@ LAYERS = [
     ("pure: tools", "locks ondisk epoch byteorder codec codec-internal "
                     "codec-deflate codec-zstd qcow2-hints scope-lock "
                     "checked-overflow cleanup log"),
-    ("pure: format", "header geometry entry snapshot-table"),
+    ("pure: format", "header geometry entry snapshot-table reference"),
     ("storage", "backend backend-file backend-nbd disk-open image-lock"),
     ("metadata: overlap", "overlap"),
     ("metadata: mcache", "mcache"),
@@ -30,6 +30,7 @@ LAYERS = [
     ("metadata: commit", "commit"),
     ("data", "inflight ccache crypt io io-data io-read io-write io-cow "
              "io-discard io-extents backing bitmaps"),
+    ("core", "core"),
     ("admin", "create resize snapshot check repair"),
     ("top", "image"),
 ]
