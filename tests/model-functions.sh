@@ -1,0 +1,51 @@
+# nbdkit-qcow2
+# SPDX-License-Identifier: BSD-3-Clause
+
+# For the test-qcow2-model-*.sh scripts: run model.py over one kind of image,
+# then let qemu-img have the last word.
+
+# MODEL_OPS: operations in each run; set it higher for a long run.
+: "${MODEL_OPS:=1500}"
+
+# model_image SIZE BACKING_SIZE OPTIONS...
+# Make t.qcow2 with qemu-img in the current directory, over a full backing
+# file of BACKING_SIZE bytes (0 = none), and `shadow' with its content.
+model_image ()
+{
+    local size="$1" backing="$2" args=()
+    shift 2
+
+    rm -f t.qcow2 base.qcow2 shadow
+    : > shadow
+    if [ "$backing" -gt 0 ]; then
+        make_data shadow "$backing"
+        qemu-img convert -f raw -O qcow2 shadow base.qcow2
+        args=( -b base.qcow2 -F qcow2 )
+    fi
+    # Also if the backing file is longer.
+    truncate -s "$size" shadow
+    qemu-img create -q -f qcow2 "${args[@]}" "$@" t.qcow2 "$size"
+}
+
+# model_run SEED UNIT [nbdkit options...]
+# Hammer t.qcow2 (MODEL_IMAGE), then check and compare.
+model_run ()
+{
+    local seed="$1" unit="$2"
+    shift 2
+
+    nbdkit -U - "$@" qcow2 t.qcow2 metadata-cache=2M \
+           --run "$PYTHON $abs_top_srcdir/tests/model.py --uri \"\$uri\" \
+                  --shadow shadow --seed $seed --ops $MODEL_OPS \
+                  --unit $unit $MODEL_ARGS"
+    check_image t.qcow2
+    qemu-img compare -f qcow2 -F raw t.qcow2 shadow
+}
+
+# The cookie that a snapshot or backing file must not lose.
+model_checksum ()
+{
+    qemu-img convert -f qcow2 -O raw "$@" checksum.raw
+    md5sum < checksum.raw
+    rm checksum.raw
+}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# nbdkit-qcow2
+# SPDX-License-Identifier: BSD-3-Clause
+
+# Random operations on images without a backing file: both versions,
+# preallocation, sizes that are no multiple of anything.
+
+source ./functions.sh
+set -e
+set -x
+
+requires_plugin qcow2
+requires_qemu_img
+requires_nbdsh
+source "$abs_top_srcdir/tests/model-functions.sh"
+cd "$tmpdir"
+
+for options in compat=1.1 compat=0.10 lazy_refcounts=on \
+               preallocation=metadata preallocation=falloc; do
+    model_image 20M 0 -o $options
+    model_run 1 65536
+done
+for size in 512 5120 70000 9999872; do
+    model_image $size 0
+    model_run 2 65536
+done
