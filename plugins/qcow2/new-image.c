@@ -79,7 +79,7 @@ parse_preallocation (enum create_preallocation *p)
 
 /* The size of the guest disk in the backing file. */
 static int
-backing_size (int64_t *size)
+backing_size (const char *path, int64_t *size)
 {
   const char *format = options.backing_format;
   const struct image_options opts = {
@@ -91,7 +91,7 @@ backing_size (int64_t *size)
   struct image *image;
   int r;
 
-  r = reference_parse (options.file, options.backing_file, &ref);
+  r = reference_parse (path, options.backing_file, &ref);
   if (r < 0)
     return r;
   if (format == NULL)
@@ -123,7 +123,7 @@ backing_size (int64_t *size)
 }
 
 static int
-get_options (struct create_options *o)
+get_options (const char *path, struct create_options *o)
 {
   int64_t size = options.size;
   int r;
@@ -150,7 +150,7 @@ get_options (struct create_options *o)
   if (options.backing_file) {
     int64_t backing = 0;
 
-    r = backing_size (&backing);
+    r = backing_size (path, &backing);
     if (r < 0)
       return r;
     if (size == -1)
@@ -161,12 +161,13 @@ get_options (struct create_options *o)
     return -EINVAL;
   }
   o->size = size;
-  return create_check (options.file, o);
+  return create_check (path, o);
 }
 
 /* Open the data file, or make it. */
 static int
-open_data_file (const struct create_options *o, struct backend **data)
+open_data_file (const char *path, const struct create_options *o,
+                struct backend **data)
 {
   const unsigned flags = options.lock ? BACKEND_FILE_LOCK : 0;
   struct reference ref;
@@ -174,7 +175,7 @@ open_data_file (const struct create_options *o, struct backend **data)
 
   if (o->data_file == NULL)
     return 0;
-  r = reference_parse (options.file, o->data_file, &ref);
+  r = reference_parse (path, o->data_file, &ref);
   if (r < 0)
     return r;
   if (ref.uri)
@@ -188,24 +189,24 @@ open_data_file (const struct create_options *o, struct backend **data)
 }
 
 int
-new_image_create (void)
+new_image_create (const char *path)
 {
   struct create_options o;
   struct backend *file = NULL, *data = NULL;
   int r;
 
-  r = get_options (&o);
+  r = get_options (path, &o);
   if (r < 0)
     return r;
-  r = backend_file_open (options.file, BACKEND_FILE_CREATE |
+  r = backend_file_open (path, BACKEND_FILE_CREATE |
                          (options.lock ? BACKEND_FILE_LOCK : 0), &file);
   if (r < 0)
     return r;
-  r = open_data_file (&o, &data);
+  r = open_data_file (path, &o, &data);
   if (r == 0)
     r = create_image (file, data, &o);
   if (r < 0)
-    unlink (options.file);
+    unlink (path);
   backend_close (data);
   backend_close (file);
   return r;

@@ -38,6 +38,8 @@ static const struct {
   bool creates;                 /* makes sense with create=true only */
 } table[] = {
   { "file",             PATH,   &options.file, false },
+  { "dir",              PATH,   &options.dir, false },
+  { "uri",              STRING, &options.uri, false },
   { "snapshot",         STRING, &options.snapshot, false },
   { "backing-format",   STRING, &options.backing_format, false },
   { "external",         DENY,   &options.external_deny, false },
@@ -169,8 +171,18 @@ options_complete (void)
 {
   size_t i;
 
-  if (options.file == NULL) {
-    nbdkit_error ("no image: use nbdkit qcow2 FILE");
+  if (!options.file + !options.dir + !options.uri != 2) {
+    nbdkit_error ("use one of file=FILE, dir=DIR and uri=URI "
+                  "(nbdkit qcow2 FILE)");
+    return -1;
+  }
+  if (options.dir && options.snapshot) {
+    nbdkit_error ("snapshot= does not go with dir=: use the export name "
+                  "IMAGE@SNAPSHOT");
+    return -1;
+  }
+  if (options.uri && options.create) {
+    nbdkit_error ("create=true cannot make an image on an NBD server");
     return -1;
   }
   if (options.backing_format &&

@@ -12,6 +12,8 @@
  */
 struct options {
   char *file;                   /* absolute path */
+  char *dir;                    /* absolute path */
+  char *uri;
   char *snapshot;
   char *backing_format;
   bool external_deny;
@@ -46,7 +48,9 @@ extern int options_complete (void);
 extern void options_free (void);
 
 #define OPTIONS_HELP                                                    \
-  "[file=]<FILE>               The qcow2 image to serve.\n"             \
+  "[file=]<FILE>               The qcow2 image to serve, or\n"          \
+  "dir=<DIR>                   a directory: each image is an export, or\n" \
+  "uri=<URI>                   an image on an NBD server.\n"            \
   "snapshot=<NAME|ID>          Serve this internal snapshot, read-only.\n" \
   "backing-format=qcow2|raw    Format of a backing file, where the image\n" \
   "                            does not record it.\n"                   \

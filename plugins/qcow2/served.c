@@ -2,36 +2,57 @@
 /* One shared image object per file, for all connections: so a flush on one
  * connection covers the writes of all (multi-conn).
  *
- * Exports: the default one is the active layer (or the snapshot that
+ * file=, uri=: the image is opened before the server forks, and closed when
+ * it stops.  The default export is the active layer (or the snapshot that
  * snapshot= names); "@NAME" is the internal snapshot NAME.
+ *
+ * dir=: the export NAME is the image DIR/NAME, "NAME@SNAPSHOT" one of its
+ * snapshots; opened (with create=true also made) by the first connection,
+ * closed after the last one.
+ *
+ * The list is protected by LOCK_REGISTRY, which is held while an image is
+ * opened or closed, so that no second one of the same file appears
+ * meanwhile.
  */
 
 #include <config.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "backend-file.h"
 #include "ccache.h"
+#include "locks.h"
 #include "new-image.h"
+#include "ondisk.h"
 #include "options.h"
 #include "served.h"
 
 struct served {
+  char *path;                   /* or URI */
   struct image *image;
+  unsigned refs;
+  struct served *next;
 };
 
-static struct served the_image;
+static struct ranked_mutex lock;
+static struct served *list;
 static struct ccache *ccache;
+static bool readonly;
 
+/* Open PATH and put it on the list, with one reference. */
 static int
-open_image (bool readonly)
+open_locked (const char *path, struct served **ret)
 {
   const struct image_options opts = {
     .writable = !readonly && options.snapshot == NULL,
@@ -44,45 +65,93 @@ open_image (bool readonly)
     .backing_format = options.backing_format,
     .data_file = options.create ? NULL : options.data_file,
   };
+  struct served *s;
+  int r;
 
-  return image_open (options.file, false, &opts, &the_image.image);
+  s = calloc (1, sizeof *s);
+  if (s == NULL || (s->path = strdup (path)) == NULL) {
+    free (s);
+    return -ENOMEM;
+  }
+  r = image_open (path, options.uri != NULL, &opts, &s->image);
+  if (r < 0) {
+    free (s->path);
+    free (s);
+    return r;
+  }
+  s->refs = 1;
+  s->next = list;
+  list = s;
+  *ret = s;
+  return 0;
+}
+
+/* Drop a reference. */
+static void
+put_locked (struct served *s)
+{
+  struct served **p;
+  int r;
+
+  if (--s->refs > 0)
+    return;
+  for (p = &list; *p != s; p = &(*p)->next)
+    ;
+  *p = s->next;
+  r = image_close (s->image);
+  if (r < 0)
+    nbdkit_error ("%s: closing the image failed: %s; what was written since "
+                  "the last flush may be lost", s->path, strerror (-r));
+  free (s->path);
+  free (s);
 }
 
 int
-served_start (bool readonly)
+served_start (bool ro)
 {
+  const char *path = options.file ? options.file : options.uri;
+  struct served *s;
   struct io *io;
   int r;
 
+  ranked_mutex_init (&lock, LOCK_REGISTRY);
+  readonly = ro;
   r = ccache_create (options.cluster_cache, &ccache);
   if (r < 0) {
     nbdkit_error ("cluster-cache: %s", strerror (-r));
     return r;
   }
-  r = options.create ? new_image_create () : 0;
-  if (r == 0)
-    r = open_image (readonly);
+  if (options.dir) {
+    if (access (options.dir, R_OK | X_OK) == -1) {
+      r = -errno;
+      nbdkit_error ("dir=%s: %s", options.dir, strerror (-r));
+    }
+    return r;
+  }
+  if (options.create)
+    r = new_image_create (path);
+  if (r == 0) {
+    MUTEX_SCOPE (&lock);
+    r = open_locked (path, &s);
+  }
   if (r == 0 && options.snapshot)
-    r = image_snapshot (the_image.image, options.snapshot, &io);
+    r = image_snapshot (s->image, options.snapshot, &io);
   return r;
 }
 
-int
-served_get (const char *name, struct served **s, struct io **io)
-{
-  *s = &the_image;
-  if (name[0] == '@')
-    return image_snapshot (the_image.image, name + 1, io);
-  if (options.snapshot)
-    return image_snapshot (the_image.image, options.snapshot, io);
-  *io = image_io (the_image.image);
-  return 0;
-}
-
 void
-served_put (struct served *s)
+served_stop (void)
 {
-  (void) s;
+  {
+    MUTEX_SCOPE (&lock);
+
+    while (list) {
+      list->refs = 1;
+      put_locked (list);
+    }
+  }
+  ccache_free (ccache);
+  ccache = NULL;
 }
 
 struct image *
@@ -91,24 +160,114 @@ served_image (struct served *s)
   return s->image;
 }
 
-void
-served_stop (void)
+/* The image of PATH, open or to be opened. */
+static int
+get_path (const char *path, struct served **s)
 {
-  int r;
+  struct served *p;
+  int r = 0;
 
-  if (the_image.image) {
-    r = image_close (the_image.image);
-    if (r < 0)
-      nbdkit_error ("%s: closing the image failed: %s; what was written "
-                    "since the last flush may be lost",
-                    options.file, strerror (-r));
+  MUTEX_SCOPE (&lock);
+
+  for (p = list; p; p = p->next) {
+    if (strcmp (p->path, path) == 0) {
+      p->refs++;
+      *s = p;
+      return 0;
+    }
   }
-  the_image.image = NULL;
-  ccache_free (ccache);
-  ccache = NULL;
+  if (options.create && access (path, F_OK) == -1 && errno == ENOENT) {
+    if (readonly) {
+      nbdkit_error ("%s: does not exist, and is not created since the "
+                    "server is read-only", path);
+      return -ENOENT;
+    }
+    r = new_image_create (path);
+  }
+  return r < 0 ? r : open_locked (path, s);
 }
 
-/* "2026-11-30 12:00:00 UTC, 1073741824 bytes" */
+/* DIR/NAME, or NULL after a message.  LEN bytes of NAME are the name. */
+static char *
+path_of (const char *name, size_t len)
+{
+  char *path;
+
+  if (len == 0 || name[0] == '.' || memchr (name, '/', len)) {
+    nbdkit_error ("export \"%s\": with dir= an export is the name of an "
+                  "image, without \"/\" and not beginning with \".\"", name);
+    return NULL;
+  }
+  if (asprintf (&path, "%s/%.*s", options.dir, (int) len, name) == -1) {
+    nbdkit_error ("out of memory");
+    return NULL;
+  }
+  return path;
+}
+
+static int
+get_in_dir (const char *name, struct served **s, struct io **io)
+{
+  const char *at = strrchr (name, '@');
+  const char *snapshot = NULL;
+  char *path;
+  int r;
+
+  path = path_of (name, strlen (name));
+  if (path && at && access (path, F_OK) == -1) {
+    free (path);
+    path = path_of (name, at - name);
+    snapshot = at + 1;
+  }
+  if (path == NULL)
+    return -EINVAL;
+  r = get_path (path, s);
+  free (path);
+  if (r < 0)
+    return r;
+  if (snapshot == NULL) {
+    *io = image_io ((*s)->image);
+    return 0;
+  }
+  r = image_snapshot ((*s)->image, snapshot, io);
+  if (r < 0)
+    served_put (*s);
+  return r;
+}
+
+int
+served_get (const char *name, struct served **s, struct io **io)
+{
+  struct image *image;
+  int r = 0;
+
+  if (options.dir)
+    return get_in_dir (name, s, io);
+
+  image = list->image;
+  if (name[0] == '@')
+    r = image_snapshot (image, name + 1, io);
+  else if (options.snapshot)
+    r = image_snapshot (image, options.snapshot, io);
+  else
+    *io = image_io (image);
+  if (r < 0)
+    return r;
+
+  MUTEX_SCOPE (&lock);
+  *s = list;
+  list->refs++;
+  return 0;
+}
+
+void
+served_put (struct served *s)
+{
+  MUTEX_SCOPE (&lock);
+  put_locked (s);
+}
+
+/* "internal snapshot 1, 2026-11-30 12:00:00 UTC, 1073741824 bytes" */
 static void
 describe (const struct snapshot_entry *s, char *buf, size_t len)
 {
@@ -123,26 +282,88 @@ describe (const struct snapshot_entry *s, char *buf, size_t len)
             s->id, date, s->disk_size);
 }
 
-int
-served_list (int (*fn) (void *opaque, const char *name,
-                        const char *description),
-             void *opaque)
+typedef int list_fn (void *opaque, const char *name, const char *description);
+
+/* The export of one image and those of its snapshots. */
+static int
+list_image (const char *name, const struct core *core, list_fn *fn,
+            void *opaque)
 {
-  const struct snapshot_table *t =
-    &image_core (the_image.image)->snapshots;
-  char description[256], *name;
+  const struct snapshot_table *t = &core->snapshots;
+  char description[256], *export;
   size_t i;
   int r;
 
-  r = fn (opaque, "", "active layer");
+  snprintf (description, sizeof description, "%" PRIu64 " bytes",
+            core->header.size);
+  r = fn (opaque, name, description);
   for (i = 0; r == 0 && i < t->nr; ++i) {
     const struct snapshot_entry *s = &t->entries[i];
 
     describe (s, description, sizeof description);
-    if (asprintf (&name, "@%s", s->name[0] ? s->name : s->id) == -1)
+    if (asprintf (&export, "%s@%s", name, s->name[0] ? s->name : s->id) == -1)
       return -1;
-    r = fn (opaque, name, description);
-    free (name);
+    r = fn (opaque, export, description);
+    free (export);
   }
   return r;
+}
+
+/* List DIR/NAME if it is an image.  It may be open for writing, here or
+ * elsewhere, so this looks at it without locks.
+ */
+static int
+list_file (const char *name, list_fn *fn, void *opaque)
+{
+  const struct core_options opts = { .writable = false };
+  struct backend *file;
+  struct core *core;
+  struct stat st;
+  uint8_t magic[4];
+  char *path;
+  int r = 0;
+
+  path = path_of (name, strlen (name));
+  if (path == NULL)
+    return -1;
+  if (stat (path, &st) == 0 && S_ISREG (st.st_mode) &&
+      access (path, R_OK) == 0 && backend_file_open (path, 0, &file) == 0) {
+    if (backend_pread (file, magic, sizeof magic, 0) == 0 &&
+        get_be32 (magic) == QCOW2_MAGIC &&
+        core_open (file, &opts, &core) == 0) {
+      r = list_image (name, core, fn, opaque);
+      core_close (core);
+    }
+    backend_close (file);
+  }
+  free (path);
+  return r;
+}
+
+static int
+list_dir (list_fn *fn, void *opaque)
+{
+  struct dirent **entries;
+  int i, n, r = 0;
+
+  n = scandir (options.dir, &entries, NULL, alphasort);
+  if (n == -1) {
+    nbdkit_error ("dir=%s: %s", options.dir, strerror (errno));
+    return -1;
+  }
+  for (i = 0; i < n; ++i) {
+    if (r == 0 && entries[i]->d_name[0] != '.')
+      r = list_file (entries[i]->d_name, fn, opaque);
+    free (entries[i]);
+  }
+  free (entries);
+  return r;
+}
+
+int
+served_list (list_fn *fn, void *opaque)
+{
+  if (options.dir)
+    return list_dir (fn, opaque);
+  return list_image ("", image_core (list->image), fn, opaque);
 }

@@ -10,15 +10,16 @@
 
 struct served;
 
-/* Before the server forks: make the image (create=true), open it, and so
- * find what is wrong with it.  READONLY: nothing may be written.  0 or
+/* Before the server forks.  One image: make it (create=true), open it, and
+ * so find what is wrong with it.  READONLY: nothing may be written.  0 or
  * -errno after a message.
  */
 extern int served_start (bool readonly)
   __attribute__ ((__warn_unused_result__));
 
 /* The guest disk of the export NAME for a new connection.  *S is a
- * reference, to be given back by served_put.  0 or -errno after a message.
+ * reference, to be given back by served_put: with dir= the last one closes
+ * the image.  0 or -errno after a message.
  */
 extern int served_get (const char *name, struct served **s, struct io **io)
   __attribute__ ((__warn_unused_result__));
