@@ -30,6 +30,7 @@
 
 #include "backend-crash.h"
 #include "backend-mem.h"
+#include "crash-random.h"
 
 #define SECTOR 512
 #define NR_KINDS 6
@@ -477,17 +478,6 @@ backend_crash_unsynced (struct backend *b, uint64_t t)
   return n;
 }
 
-/* splitmix64 */
-static uint64_t
-next_random (uint64_t *seed)
-{
-  uint64_t z = (*seed += UINT64_C (0x9e3779b97f4a7c15));
-
-  z = (z ^ (z >> 30)) * UINT64_C (0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C (0x94d049bb133111eb);
-  return z ^ (z >> 31);
-}
-
 /* [OFF, OFF + LEN) of the operation, which lies inside it. */
 static int
 apply_part (struct backend *mem, const struct op *op,
@@ -534,7 +524,7 @@ apply_growth (struct backend *mem, const struct op *op)
 static int
 apply_torn (struct backend *mem, const struct op *op, uint64_t *seed)
 {
-  uint64_t way = next_random (seed) % 8, sectors, limit, i;
+  uint64_t way = crash_random_next (seed) % 8, sectors, limit, i;
   uint64_t first = op->off / SECTOR, end = op->off + op->len;
   int r = 0;
 
@@ -545,11 +535,11 @@ apply_torn (struct backend *mem, const struct op *op, uint64_t *seed)
   if (way == 4)
     return apply_growth (mem, op);
   sectors = (end + SECTOR - 1) / SECTOR - first;
-  limit = next_random (seed) % (sectors + 1);
+  limit = crash_random_next (seed) % (sectors + 1);
   for (i = 0; r == 0 && i < sectors; ++i) {
     uint64_t lo = (first + i) * SECTOR, hi = lo + SECTOR;
     bool keep = way == 5 ? i < limit : way == 6 ? i >= limit
-                : next_random (seed) & 1;
+                : crash_random_next (seed) & 1;
 
     if (lo < op->off)
       lo = op->off;
@@ -573,7 +563,7 @@ apply_choice (struct backend *mem, const struct op *op, size_t n,
   case CRASH_KEEP_ALL: keep = true; break;
   case CRASH_KEEP_ONLY: keep = n == choice->arg; break;
   case CRASH_LOSE_ONLY: keep = n != choice->arg; break;
-  case CRASH_KEEP_RANDOM: keep = next_random (seed) & 1; break;
+  case CRASH_KEEP_RANDOM: keep = crash_random_next (seed) & 1; break;
   case CRASH_KEEP_TORN: return apply_torn (mem, op, seed);
   }
   return keep ? apply_whole (mem, op) : 0;

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Power loss at every moment of a workload: see the header. */
+
+#include <config.h>
+#undef NDEBUG
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backend-crash.h"
+#include "backend-mem.h"
+#include "crash-model.h"
+#include "crash-power.h"
+#include "crash-run.h"
+#include "crash-verify.h"
+
+/* Per moment: at most so many of the choices that concern one call each,
+ * and so many seeds of the random ones.
+ */
+#define MAX_SINGLES 10
+#define RANDOM_SEEDS 2
+#define TORN_SEEDS 4
+
+static void
+check_choice (struct crash_run *run, uint64_t t,
+              const struct crash_choice *choice, uint64_t *nr)
+{
+  struct backend *image, *before;
+
+  assert (backend_crash_image (run->disk, t, choice, &image) == 0);
+  assert (backend_mem_clone (image, &before) == 0);
+  if (!crash_verify_image (run, image, UINT64_MAX, (*nr)++)) {
+    backend_crash_dump (run->disk, t);
+    assert (backend_mem_save (before, "crash-failed.qcow2") == 0);
+    fprintf (stderr, "%s, seed %" PRIu64 ": power loss at %" PRIu64 ", keep "
+             "%d, %" PRIu64 ": see crash-failed.qcow2\n", run->setup->name,
+             run->first_seed, t, choice->keep, choice->arg);
+    abort ();
+  }
+  backend_close (image);
+  backend_close (before);
+}
+
+static void
+check_moment (struct crash_run *run, uint64_t t, uint64_t *nr)
+{
+  size_t n = backend_crash_unsynced (run->disk, t), i;
+  size_t step = n / MAX_SINGLES + 1;
+  struct crash_choice choice = { .keep = CRASH_KEEP_NONE };
+
+  crash_model_at (run->model, t);
+  check_choice (run, t, &choice, nr);
+  if (n == 0)
+    return;
+  choice.keep = CRASH_KEEP_ALL;
+  check_choice (run, t, &choice, nr);
+  /* Another start each time, so that all are met. */
+  for (i = n > 1 ? t % step : n; i < n; i += step) {
+    choice = (struct crash_choice) { CRASH_KEEP_ONLY, i };
+    check_choice (run, t, &choice, nr);
+    choice.keep = CRASH_LOSE_ONLY;
+    if (n > 2)
+      check_choice (run, t, &choice, nr);
+  }
+  for (i = 0; n > 2 && i < RANDOM_SEEDS; ++i) {
+    choice = (struct crash_choice) { CRASH_KEEP_RANDOM, t * 100 + i };
+    check_choice (run, t, &choice, nr);
+  }
+  for (i = 0; i < TORN_SEEDS; ++i) {
+    choice = (struct crash_choice) { CRASH_KEEP_TORN, t * 100 + i };
+    check_choice (run, t, &choice, nr);
+  }
+}
+
+/* At the end nothing is open, and nothing leaks. */
+static void
+check_closed (struct crash_run *run)
+{
+  const struct crash_choice choice = { .keep = CRASH_KEEP_ALL };
+  struct crash_check check;
+  struct backend *image;
+
+  assert (backend_crash_image (run->disk, run->clock.now, &choice,
+                               &image) == 0);
+  assert (crash_verify_metadata (image, 0, &check) && !check.dirty);
+  crash_verify_qemu (run, image, false, false);
+  backend_close (image);
+}
+
+static void
+power_once (const struct crash_setup *setup, uint64_t seed)
+{
+  struct crash_run run;
+  uint64_t *times, nr = 0;
+  size_t nr_times, i;
+
+  crash_run_start (&run, setup, seed);
+  setup->workload (&run);
+  crash_model_now (run.model);
+  if (!crash_verify_content (&run, run.core)) {
+    fprintf (stderr, "%s, seed %" PRIu64 ": wrong without power loss\n",
+             setup->name, seed);
+    abort ();
+  }
+  assert (crash_run_finish (&run) == 0);
+  assert (backend_crash_times (run.disk, &times, &nr_times) == 0);
+  for (i = 0; i < nr_times; ++i)
+    check_moment (&run, times[i], &nr);
+  check_closed (&run);
+  fprintf (stderr, "%s, seed %" PRIu64 ": %" PRIu64 " calls, %zu moments, "
+           "%" PRIu64 " images\n", setup->name, seed,
+           backend_crash_calls (run.disk, CRASH_ALL_CALLS), nr_times, nr);
+  free (times);
+  crash_run_end (&run);
+}
+
+void
+crash_power (const struct crash_setup *setup)
+{
+  uint64_t seed = crash_run_env ("CRASH_TEST_SEED", 1), i;
+
+  for (i = 0; i < crash_run_env ("CRASH_TEST_FACTOR", 1); ++i)
+    power_once (setup, seed + i);
+}

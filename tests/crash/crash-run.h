@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Runs a workload on the engine, above a backend that can lose power, for
+ * crash-power.c and crash-faults.c.
+ *
+ * What happens depends on the setup and on the seed only.
+ */
+
+#ifndef CRASH_RUN_H
+#define CRASH_RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend.h"
+#include "backend-crash.h"
+#include "codec.h"
+#include "create.h"
+#include "ccache.h"
+#include "core.h"
+#include "crash-model.h"
+#include "io.h"
+
+struct crash_run;
+
+struct crash_setup {
+  const char *name;
+  struct backend *initial;      /* the image: memory; lent */
+  struct backend *raw_backing;  /* under it: memory, lent; NULL = none */
+  enum codec_type codec;        /* of compressed writes */
+  bool discard, detect_zeroes;
+  void (*workload) (struct crash_run *run);
+};
+
+struct crash_run {
+  const struct crash_setup *setup;
+  uint64_t seed, first_seed;
+  bool tolerant;                /* errors are expected */
+  struct crash_clock clock;
+  struct backend *disk;         /* loses power */
+  struct ccache *ccache;
+  struct core *core;
+  struct backing backing;
+  struct crash_model *model;
+  uint64_t size, cluster_size;
+  uint8_t *buf;                 /* SIZE bytes */
+  uint8_t **snapshots;          /* what is in each; NULL-terminated */
+};
+
+/* For workloads.  All make data of their own, note what they do in the
+ * model, and return what the engine returned.  Without faults an error
+ * ends the test.
+ */
+extern int crash_run_write (struct crash_run *run, uint64_t off,
+                            uint64_t len, unsigned io_flags);
+/* Whole clusters that can be compressed well, more or less. */
+extern int crash_run_compressed (struct crash_run *run, uint64_t off,
+                                 uint64_t len);
+extern int crash_run_zero (struct crash_run *run, uint64_t off,
+                           uint64_t len, unsigned io_flags);
+extern int crash_run_trim (struct crash_run *run, uint64_t off,
+                           uint64_t len);
+extern int crash_run_flush (struct crash_run *run);
+
+/* A number below LIMIT. */
+extern uint64_t crash_run_random (struct crash_run *run, uint64_t limit);
+/* A range inside the disk of at most MAX_LEN bytes; aligned to UNIT, apart
+ * from the end of the disk.
+ */
+extern void crash_run_range (struct crash_run *run, uint64_t unit,
+                             uint64_t max_len,
+                             uint64_t *off, uint64_t *len);
+extern uint64_t crash_run_size (const struct crash_run *run);
+extern uint64_t crash_run_cluster_size (const struct crash_run *run);
+
+/* For crash-power.c and crash-faults.c.  start: a copy of the image is open
+ * for writing above a backend that can lose power.  end frees everything.
+ * open: another image on FILE, with the options of the setup; NULL after an
+ * error.
+ */
+extern void crash_run_start (struct crash_run *run,
+                             const struct crash_setup *setup, uint64_t seed);
+extern void crash_run_end (struct crash_run *run);
+extern struct core *crash_run_open (struct crash_run *run,
+                                    struct backend *file, bool writable);
+
+/* The clean close, which promises what a flush promises. */
+extern int crash_run_finish (struct crash_run *run);
+
+/* Read the whole disk into BUF, of io->size bytes.  0, or the first error. */
+extern int crash_run_read (struct io *io, uint8_t *buf);
+/* The content of snapshot number I, to be freed; NULL: cannot be read. */
+extern uint8_t *crash_run_read_snapshot (struct core *core, size_t i);
+
+/* Images to start with: a new one; a file (of qemu-img), loaded; raw random
+ * data.
+ */
+extern struct backend *crash_run_create (const struct create_options *o);
+extern struct backend *crash_run_load (const char *path);
+extern struct backend *crash_run_raw (uint64_t size, uint64_t seed);
+
+/* A number from the environment. */
+extern uint64_t crash_run_env (const char *name, uint64_t def);
+
+/* Run a command; an error ends the test. */
+extern void crash_run_command (const char *fmt, ...)
+  __attribute__ ((__format__ (printf, 1, 2)));
+
+#endif /* CRASH_RUN_H */
