@@ -18,6 +18,7 @@
 
 #include "backend-file.h"
 #include "backend-nbd.h"
+#include "crypt.h"
 #include "image.h"
 #include "ondisk.h"
 #include "reference.h"
@@ -40,6 +41,7 @@ struct layer {
   struct backend *file;
   struct backend *data_file;
   struct core *core;            /* NULL: a raw file */
+  struct crypt *crypt;
   struct backing backing;       /* as the layer above sees it */
 };
 
@@ -193,6 +195,37 @@ open_data_file (struct image *image, const struct image_options *opts)
   return check_loop (image, layer->data_file);
 }
 
+/* Unlock the lowest layer, if it is encrypted. */
+static int
+open_crypt (struct image *image, const struct image_options *opts)
+{
+  struct layer *layer = &image->layers[image->nr_layers - 1];
+  struct core *core = layer->core;
+  const struct header *h = &core->header;
+  int r;
+
+  if (h->crypt_method == HDR_CRYPT_NONE)
+    return 0;
+  if (opts->passphrase == NULL) {
+    nbdkit_error ("%s: the image is encrypted: use passphrase=",
+                  core->name);
+    return -EACCES;
+  }
+  if (h->crypt_method == HDR_CRYPT_AES) {
+    if (core->writable) {
+      nbdkit_error ("%s: images with the legacy AES encryption are served "
+                    "read-only: use nbdkit -r", core->name);
+      return -EROFS;
+    }
+    r = crypt_open_aes (core->name, opts->passphrase, &layer->crypt);
+  }
+  else
+    r = crypt_open_luks (core->name, core->file, h->crypto_offset,
+                         h->crypto_length, opts->passphrase, &layer->crypt);
+  core->io.crypt = layer->crypt;
+  return r;
+}
+
 /* The format of a backing file, or NULL after a message. */
 static const char *
 backing_format (const struct core *core, const struct reference *ref,
@@ -319,6 +352,7 @@ free_image (struct image *image)
   }
   for (i = 0; i < image->nr_layers; ++i) {
     core_close (image->layers[i].core);
+    crypt_close (image->layers[i].crypt);
     backend_close (image->layers[i].data_file);
     backend_close (image->layers[i].file);
   }
@@ -344,11 +378,12 @@ image_open_on (struct backend *file, const struct image_options *opts,
     free_image (image);
     return r;
   }
-  r = open_data_file (image, opts);
   while (r == 0 && more) {
-    r = open_backing (image, opts, &more);
-    if (r == 0 && more)
-      r = open_data_file (image, opts);
+    r = open_data_file (image, opts);
+    if (r == 0)
+      r = open_crypt (image, opts);
+    if (r == 0)
+      r = open_backing (image, opts, &more);
   }
   if (r == 0)
     r = connect_layers (image);

@@ -95,16 +95,13 @@ static int
 write_in_place (struct io *io, const uint8_t *buf, uint64_t off,
                 const struct map_run *run, unsigned flags)
 {
-  struct iovec iov = { .iov_base = (void *) buf, .iov_len = run->len };
   int r;
 
   r = io_check_overlap (io, off, run);
   if (r < 0)
     return r;
-  if (buf == NULL)
-    return io_data_zero (io, run->len, off, run->host_off);
-  return io_data_pwritev (io, &iov, 1, run->len, off, run->host_off,
-                          flags & IO_FUA ? BACKEND_FUA : 0);
+  return io_data_overwrite (io, buf, run->len, off, run->host_off,
+                            flags & IO_FUA ? BACKEND_FUA : 0);
 }
 
 int

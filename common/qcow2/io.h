@@ -128,9 +128,12 @@ extern int io_extent_at (struct io *io, uint64_t off, uint64_t max_len,
  */
 extern bool io_reads_zero (struct io *io, uint64_t off, uint64_t len);
 
-/* Guest data on the host, decrypted and encrypted.  GUEST_OFF, HOST_OFF
- * and LEN are multiples of 512 where io->crypt is not NULL.
+/* Guest data on the host, decrypted and encrypted.
  * io_data_pread: beyond the end of the file is an error, logged.
+ * io_data_pwritev: new clusters; GUEST_OFF, HOST_OFF and LEN are multiples
+ *   of 512 where io->crypt is not NULL.
+ * io_data_overwrite: data that is there; BUF NULL writes zeroes.  Owns an
+ *   inflight range if io->crypt is not NULL.
  */
 extern int io_data_pread (struct io *io, void *buf, uint64_t len,
                           uint64_t guest_off, uint64_t host_off)
@@ -140,7 +143,12 @@ extern int io_data_pwritev (struct io *io, struct iovec *iov, int iovcnt,
                             uint64_t host_off, unsigned flags)
   __attribute__ ((__warn_unused_result__));
 
-/* Write zeroes to host space of this image's own. */
+extern int io_data_overwrite (struct io *io, const uint8_t *buf,
+                              uint64_t len, uint64_t guest_off,
+                              uint64_t host_off, unsigned flags)
+  __attribute__ ((__warn_unused_result__));
+
+/* Write zeroes to host space of this image's own; aligned like pwritev. */
 extern int io_data_zero (struct io *io, uint64_t len,
                          uint64_t guest_off, uint64_t host_off)
   __attribute__ ((__warn_unused_result__));

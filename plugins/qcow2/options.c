@@ -29,6 +29,7 @@ enum kind {
   BOOL,
   NUMBER,
   DENY,                         /* deny or allow */
+  SECRET,                       /* nbdkit_read_password */
 };
 
 static const struct {
@@ -42,6 +43,7 @@ static const struct {
   { "uri",              STRING, &options.uri, false },
   { "snapshot",         STRING, &options.snapshot, false },
   { "backing-format",   STRING, &options.backing_format, false },
+  { "passphrase",       SECRET, &options.passphrase, false },
   { "external",         DENY,   &options.external_deny, false },
   { "lock",             BOOL,   &options.lock, false },
   { "discard",          BOOL,   &options.discard, false },
@@ -143,6 +145,9 @@ options_set (const char *key, const char *value)
       return set_number (key, table[i].value, value);
     case DENY:
       return set_deny (key, table[i].value, value);
+    case SECRET:
+      free (options.passphrase);
+      return nbdkit_read_password (value, table[i].value);
     }
   }
   nbdkit_error ("unknown parameter \"%s\" (see nbdkit qcow2 --help)", key);
@@ -155,6 +160,7 @@ is_given (size_t i)
   switch (table[i].kind) {
   case STRING:
   case PATH:
+  case SECRET:
     return *(char **) table[i].value != NULL;
   case SIZE:
   case NUMBER:
@@ -208,7 +214,8 @@ options_free (void)
   size_t i;
 
   for (i = 0; i < NR_OPTIONS; ++i) {
-    if (table[i].kind == STRING || table[i].kind == PATH) {
+    if (table[i].kind == STRING || table[i].kind == PATH ||
+        table[i].kind == SECRET) {
       free (*(char **) table[i].value);
       *(char **) table[i].value = NULL;
     }

@@ -16,6 +16,7 @@ struct options {
   char *uri;
   char *snapshot;
   char *backing_format;
+  char *passphrase;
   bool external_deny;
   bool lock;
   bool discard;
@@ -54,6 +55,7 @@ extern void options_free (void);
   "snapshot=<NAME|ID>          Serve this internal snapshot, read-only.\n" \
   "backing-format=qcow2|raw    Format of a backing file, where the image\n" \
   "                            does not record it.\n"                   \
+  "passphrase=<SECRET>         Of an encrypted image; - asks, +FILE, -FD.\n" \
   "external=deny|allow         Refuse images that name other files.\n"  \
   "lock=<BOOL>                 Image locking as QEMU does (default: true).\n" \
   "discard=<BOOL>              Give trimmed space back (default: true).\n" \

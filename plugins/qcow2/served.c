@@ -63,6 +63,7 @@ open_locked (const char *path, struct served **ret)
     .metadata_cache = options.metadata_cache,
     .ccache = ccache,
     .backing_format = options.backing_format,
+    .passphrase = options.passphrase,
     .data_file = options.create ? NULL : options.data_file,
   };
   struct served *s;
