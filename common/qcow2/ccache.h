@@ -34,15 +34,16 @@ typedef int64_t ccache_fill_fn (void *opaque,
 struct ccache_stats {
   uint64_t hits;                /* served from the cache */
   uint64_t waits;               /* of these: after waiting for a fill */
-  uint64_t fills_full;          /* calls of fill with WANT == OUT_LEN */
-  uint64_t fills_part;          /* and with less */
+  uint64_t fills_full;          /* fills with WANT == OUT_LEN */
+  uint64_t fills_part;          /* fills with less */
   uint64_t used;                /* bytes held now, in-flight fills too */
   uint64_t peak;                /* the highest USED ever */
 };
 
-/* Create a cache that holds at most MAX_BYTES (bookkeeping of entries
- * included; the empty table of at most 1/64 of it, 8 KiB or more, comes
- * on top).  0 = cache nothing: each read fills.  Returns 0 or -ENOMEM.
+/* Create a cache that holds at most MAX_BYTES, bookkeeping of entries
+ * included.  On top come the empty table (1/512 of it, 8 to 512 KiB) and
+ * about 100 bytes for each read of a whole cluster that is running.
+ * 0 = cache nothing: each read fills.  Returns 0 or -ENOMEM.
  */
 extern int ccache_create (uint64_t max_bytes, struct ccache **ret)
   __attribute__ ((__warn_unused_result__));
@@ -55,9 +56,10 @@ extern void ccache_free (struct ccache *cc);
  * CLUSTER_SIZE is that of the layer (any; one key always has the same).
  * CLUSTER_IDX is the guest cluster number; it only serves to recognise
  * sequential reading: clusters of which neighbours were read lately, and
- * clusters read before, are decompressed entirely; of others, just the
- * wanted bytes.  A request for a whole cluster is decompressed straight
- * into BUF, and kept only if another thread waits for it.
+ * those of which too little is cached, are decompressed entirely; of
+ * others, just up to the last wanted byte.  A request for a whole cluster
+ * is decompressed straight into BUF if keeping it would evict others, and
+ * is then kept only if another thread waits for it.
  *
  * A thread that wants what another one is filling waits for it; if that
  * fails, it tries once for itself, so that each caller gets the result
