@@ -154,11 +154,12 @@ commit_announce (struct commit *c)
     c->header->incompatible |= INCOMPAT_DIRTY;
     changed = true;
   }
-  if (changed) {
+  if (changed)
     r = write_header_locked (c);
-    if (r == 0)
-      r = commit_barrier (c);
-  }
+  if (r == 0 && c->bitmaps)
+    r = c->announce_bitmaps (c->bitmaps, &changed);
+  if (r == 0 && changed)
+    r = commit_barrier (c);
   if (r == 0)
     c->announced = true;
   return r;

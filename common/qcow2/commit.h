@@ -18,6 +18,8 @@
 #include "mcache.h"
 #include "refcount.h"
 
+struct bitmaps;
+
 struct commit {
   const char *name;             /* image, for messages */
   struct backend *file;
@@ -41,6 +43,8 @@ struct commit {
   _Atomic bool announced;       /* the first change was announced (I6) */
   bool lazy;                    /* lazy refcounts are in force */
   uint64_t autoclear_kept;      /* autoclear bits whose promise we keep */
+  struct bitmaps *bitmaps;      /* NULL = none to announce */
+  int (*announce_bitmaps) (struct bitmaps *b, bool *changed);
 
   _Atomic bool data_dirty;      /* guest data was written since the last
                                    barrier */

@@ -15,6 +15,7 @@
 
 #include <nbdkit-plugin.h>
 
+#include "bitmaps.h"
 #include "core.h"
 #include "ondisk.h"
 
@@ -145,6 +146,32 @@ check_l1_size (const struct core *core)
   return -EINVAL;
 }
 
+/* Persistent bitmaps, if the image vouches for them.  A broken directory is
+ * no reason not to serve the image: then it no longer vouches.
+ */
+static int
+open_bitmaps (struct core *core, const struct core_options *opts)
+{
+  struct bitmaps *bitmaps;
+  int r;
+
+  if (!core->header.has_bitmaps ||
+      (core->header.autoclear & AUTOCLEAR_BITMAPS) == 0)
+    return 0;
+  r = bitmaps_open (core->name, &core->geo, &core->header, core->file,
+                    &core->alloc, core->overlap, &core->commit,
+                    opts->metadata_cache, &bitmaps);
+  if (r == -EINVAL)
+    return 0;
+  if (r < 0)
+    return r;
+  core->bitmaps = bitmaps;
+  core->commit.bitmaps = bitmaps;
+  core->commit.announce_bitmaps = bitmaps_announce;
+  core->commit.autoclear_kept |= AUTOCLEAR_BITMAPS;
+  return 0;
+}
+
 /* The metadata layer. */
 static int
 open_tables (struct core *core, const struct core_options *opts)
@@ -185,7 +212,8 @@ open_tables (struct core *core, const struct core_options *opts)
     .lazy = h->version >= 3 && (h->compatible & COMPAT_LAZY_REFCOUNTS),
     .autoclear_kept = AUTOCLEAR_DATA_FILE_RAW,
   };
-  return commit_open (&core->commit);
+  r = commit_open (&core->commit);
+  return r < 0 ? r : open_bitmaps (core, opts);
 }
 
 static void
@@ -209,6 +237,7 @@ open_io (struct core *core, const struct core_options *opts)
     core->io.commit = &core->commit;
     core->io.inflight = &core->inflight;
     core->io.epoch = &core->epoch;
+    core->io.bitmaps = core->bitmaps;
   }
 }
 
@@ -304,6 +333,12 @@ core_finish (struct core *core)
   /* An image that was never changed is left as it is. */
   if (!core->writable || !core->commit.announced)
     return 0;
+  if (core->bitmaps && !commit_has_failed (&core->commit)) {
+    int r = bitmaps_store (core->bitmaps);
+
+    if (r < 0)
+      return r;
+  }
   return commit_finish (&core->commit);
 }
 
@@ -312,6 +347,7 @@ core_close (struct core *core)
 {
   if (core == NULL)
     return;
+  bitmaps_close (core->bitmaps);
   if (core->commit.file)
     commit_close (&core->commit);
   if (core->alloc.file)

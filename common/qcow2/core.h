@@ -48,6 +48,7 @@ struct core {
   struct refcount refcount;
   struct alloc alloc;
   struct commit commit;
+  struct bitmaps *bitmaps;      /* NULL = none to keep up */
 };
 
 struct core_options {

@@ -16,6 +16,7 @@
 
 #include <nbdkit-plugin.h>
 
+#include "bitmaps.h"
 #include "io.h"
 
 int
@@ -26,13 +27,13 @@ io_begin_change (struct io *io, uint64_t off, uint64_t len,
 
   if (!io->writable)
     return -EROFS;
-  change->off = off;
-  change->len = len;
   r = commit_announce (io->commit);
   if (r == 0 && commit_wanted (io->commit))
     r = commit_flush (io->commit);
   if (r < 0)
     return r;
+  if (io->bitmaps)
+    bitmaps_mark (io->bitmaps, off, len);
   change->token = epoch_enter (io->epoch);
   return 0;
 }

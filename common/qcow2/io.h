@@ -164,14 +164,13 @@ extern int io_check_overlap (struct io *io, uint64_t off,
                              const struct map_run *run)
   __attribute__ ((__warn_unused_result__));
 
-/* What every change of the disk does first and last: begin enters the
- * epoch (leave with io_end_change), announces the change, and commits if
- * that is due.  end reports the error R, or makes the request stable if
+/* What every change of the disk does first and last: begin announces the
+ * change, commits if that is due, marks it in the bitmaps, and enters the
+ * epoch (leave with io_end_change).  end reports the error R, or makes the request stable if
  * FUA asks for it.  STABLE: the caller has done so for the data.
  */
 struct io_change {
   unsigned token;               /* of the epoch */
-  uint64_t off, len;            /* for the bitmaps */
 };
 extern int io_begin_change (struct io *io, uint64_t off, uint64_t len,
                             struct io_change *change)
