@@ -60,10 +60,10 @@ block_pool_init (uint64_t max)
 }
 
 bool
-block_pool_high (void)
+block_pool_above (unsigned level)
 {
   SCOPE_LOCK (&pool.lock);
-  return pool.used - pool.idle > pool.max / 4 * 3;
+  return pool.used - pool.idle > pool.max / 16 * level;
 }
 
 static void
@@ -168,6 +168,8 @@ block_get (uint32_t size, bool bounce)
   b->indexed = b->zero = false;
   b->len = size;
   b->dirty = 0;
+  b->low = UINT32_MAX;
+  b->high = 0;
   if (!bounce)
     memset (b->bits, 0, nr_words (size) * sizeof (uint64_t));
   return b;
@@ -206,6 +208,11 @@ block_fill (struct block *b, const void *buf, uint32_t count, uint32_t off)
   else
     memset (b->data + off, 0, count);
 
+  if (off < b->low)
+    b->low = off;
+  if (to > b->high)
+    b->high = to;
+
   for (size_t w = off / 64; w <= (to - 1) / 64; ++w) {
     uint64_t m = mask (w, off, to);
 
@@ -218,10 +225,19 @@ block_fill (struct block *b, const void *buf, uint32_t count, uint32_t off)
 static uint32_t
 find_first (const struct block *b, bool dirty, uint32_t from, uint32_t to)
 {
-  if (from >= to)
+  uint32_t end = to;
+
+  if (dirty) {
+    /* There is none outside. */
+    if (from < b->low)
+      from = b->low;
+    if (end > b->high)
+      end = b->high;
+  }
+  if (from >= end)
     return to;
-  for (size_t w = from / 64; w <= (to - 1) / 64; ++w) {
-    uint64_t v = (dirty ? b->bits[w] : ~b->bits[w]) & mask (w, from, to);
+  for (size_t w = from / 64; w <= (end - 1) / 64; ++w) {
+    uint64_t v = (dirty ? b->bits[w] : ~b->bits[w]) & mask (w, from, end);
 
     if (v)
       return w * 64 + __builtin_ctzll (v);

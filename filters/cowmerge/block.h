@@ -32,7 +32,8 @@ struct block {
    */
   uint32_t size;                /* bytes of DATA: the cluster size */
   uint32_t len;                 /* bytes in use: less in the last cluster */
-  uint32_t dirty;               /* bytes that are set in BITS */
+  uint32_t dirty;               /* bytes that are set in BITS ... */
+  uint32_t low, high;           /* ... all of them in LOW..HIGH-1 */
   uint8_t *data;
   uint64_t *bits;               /* one for each byte of DATA */
 };
@@ -45,8 +46,13 @@ extern uint64_t block_cost (uint32_t size);
  */
 extern void block_pool_init (uint64_t max);
 
-/* Is more than three quarters of the memory in use? */
-extern bool block_pool_high (void);
+/* Is more than LEVEL sixteenths of the memory in use?  Above POOL_HIGH the
+ * background threads are called, and go on until it is down to POOL_LOW: so
+ * one call is worth it.
+ */
+#define POOL_HIGH 12
+#define POOL_LOW 10
+extern bool block_pool_above (unsigned level);
 
 /* Give unused memory back to the system. */
 extern void block_pool_drain (void);

@@ -212,7 +212,7 @@ make_room (struct merge_request *rq)
 
   if (rq->fresh == NULL)
     rq->no_room = true;
-  else if (block_pool_high ())
+  else if (block_pool_above (POOL_HIGH))
     writer_kick ();
 }
 

@@ -283,7 +283,7 @@ writeout_all (struct overlay *ov, nbdkit_next *next)
   start = ++ov->ticks;
   ov->drain = start;
   if (ov->nr_blocks > FLUSH_ALONE)
-    writer_kick ();
+    writer_kick_all ();
   for (;;) {
     b = oldest_locked (ov, start, start, &claim, &pending);
     if (b) {
@@ -360,7 +360,7 @@ due_locked (struct overlay *ov, struct claim *claim, int64_t *wake)
     else if (now + BUSY_DELAY < *wake)
       *wake = now + BUSY_DELAY;
   }
-  return block_pool_high () ? victim_locked (ov, now, claim) : NULL;
+  return block_pool_above (POOL_LOW) ? victim_locked (ov, now, claim) : NULL;
 }
 
 bool

@@ -69,14 +69,6 @@ sleep_locked (int64_t wake, uint64_t seen)
   writer.idle--;
 }
 
-static void
-kick_locked (void)
-{
-  writer.kicks++;
-  if (writer.idle > 0)
-    pthread_cond_signal (&writer.cond);
-}
-
 static void *
 run (void *arg)
 {
@@ -92,11 +84,8 @@ run (void *arg)
         return NULL;
       seen = writer.kicks;
     }
-    if (writer.work (&wake)) {
-      /* Where one found work there may be work for two. */
-      writer_kick ();
+    if (writer.work (&wake))
       continue;
-    }
     SCOPE_LOCK (&writer.lock);
     sleep_locked (wake, seen);
   }
@@ -151,7 +140,18 @@ void
 writer_kick (void)
 {
   SCOPE_LOCK (&writer.lock);
-  kick_locked ();
+  writer.kicks++;
+  if (writer.idle > 0)
+    pthread_cond_signal (&writer.cond);
+}
+
+void
+writer_kick_all (void)
+{
+  SCOPE_LOCK (&writer.lock);
+  writer.kicks++;
+  if (writer.idle > 0)
+    pthread_cond_broadcast (&writer.cond);
 }
 
 void

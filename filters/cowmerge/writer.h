@@ -20,11 +20,13 @@ extern void writer_stop (void);
 
 extern bool writer_running (void);
 
-/* There may be work, now or at the time WHEN (of overlay_now).  To be called
- * with the lock held under which WORK would find it, so that nothing is
- * missed: it is cheap where a thread will look by itself.
+/* There is work now: for one thread more, or for all.  Or there will be at
+ * the time WHEN (of overlay_now): then to be called with the lock held under
+ * which WORK would find it, since it is cheap only by trusting that a thread
+ * which wakes up by then looks after it.
  */
 extern void writer_kick (void);
+extern void writer_kick_all (void);
 extern void writer_wake_by (int64_t when);
 
 #endif /* WRITER_H */
