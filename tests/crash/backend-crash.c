@@ -192,11 +192,13 @@ iov_join (const struct iovec *iov, int iovcnt, size_t len)
   return data;
 }
 
-/* How much of LEN bytes a call does that fails half way. */
+/* How much of a call is done that fails half way: up to a sector border. */
 static uint64_t
-failed_part (const struct backend_crash *c, uint64_t len)
+failed_part (const struct backend_crash *c, uint64_t off, uint64_t len)
 {
-  return c->fault.partial ? len / 2 / SECTOR * SECTOR : 0;
+  uint64_t end = (off + len / 2) / SECTOR * SECTOR;
+
+  return c->fault.partial && end > off ? end - off : 0;
 }
 
 /* Write DATA, which now belongs to the log. */
@@ -238,7 +240,7 @@ crash_pwritev (struct backend *b, struct iovec *iov, int iovcnt,
   lock (c);
   err = check_fault_locked (c, CRASH_PWRITE, off, len);
   if (err < 0)
-    len = failed_part (c, len);
+    len = failed_part (c, off, len);
   if (err < 0 && len == 0) {
     free (data);
     r = err;
@@ -297,7 +299,7 @@ crash_zero (struct backend *b, uint64_t off, uint64_t len)
   lock (c);
   err = check_fault_locked (c, CRASH_ZERO, off, len);
   if (err < 0)
-    len = failed_part (c, len);
+    len = failed_part (c, off, len);
   if (err == 0 || len > 0) {
     op = log_locked (c, CRASH_ZERO, off, len);
     r = op == NULL ? -ENOMEM : c->mem->ops->zero (c->mem, off, len);

@@ -22,6 +22,7 @@ static void
 complain (const struct crash_run *run, const struct crash_fault *fault,
           const char *what, struct backend *image)
 {
+  crash_model_dump (run->model, UINT64_MAX);
   backend_crash_dump (run->disk, UINT64_MAX);
   if (image)
     assert (backend_mem_save (image, "crash-failed.qcow2") == 0);

@@ -188,23 +188,19 @@ forget_sets (struct crash_model *m)
 void
 crash_model_at (struct crash_model *m, uint64_t t)
 {
-  uint64_t covered = 0;         /* what had ended by then is certain */
-  bool flushed = false;
+  size_t covered = 0;           /* events before this one are certain */
   size_t i;
 
   forget_sets (m);
   for (i = 0; i < m->nr_events; ++i) {
     const struct crash_change *c = &m->events[i].change;
 
-    if (m->events[i].is_flush && c->ok && c->end <= t) {
-      covered = c->start;
-      flushed = true;
-    }
+    if (m->events[i].is_flush && c->ok && c->end <= t)
+      covered = i;
   }
   for (i = 0; i < m->nr_events; ++i) {
     const struct crash_change *c = &m->events[i].change;
-    bool certain = c->ok && ((flushed && c->end <= covered) ||
-                             (c->fua && c->end <= t));
+    bool certain = c->ok && (i < covered || (c->fua && c->end <= t));
 
     if (!m->events[i].is_flush && c->start <= t)
       change_range (m, c, certain);
@@ -276,6 +272,26 @@ crash_model_allows (struct crash_model *m, const uint8_t *data)
     }
   }
   return true;
+}
+
+void
+crash_model_dump (const struct crash_model *m, uint64_t t)
+{
+  size_t i;
+
+  for (i = 0; i < m->nr_events && m->events[i].change.start <= t; ++i) {
+    const struct crash_change *c = &m->events[i].change;
+
+    fprintf (stderr, "request: %6" PRIu64 " to %6" PRIu64 " ", c->start,
+             c->end);
+    if (m->events[i].is_flush)
+      fprintf (stderr, "flush");
+    else
+      fprintf (stderr, "change 0x%" PRIx64 " + 0x%" PRIx64 " %02x%s",
+               c->off, c->len, c->len ? c->data[0] : 0,
+               c->fua ? " fua" : "");
+    fprintf (stderr, "%s\n", c->ok ? "" : " failed");
+  }
 }
 
 size_t

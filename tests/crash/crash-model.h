@@ -7,8 +7,8 @@
  * request that is certain replaces the set; a request that may have
  * happened, wholly or in part, adds to it.
  *
- * Moments are those of crash_clock (backend-crash.h).  For one client
- * thread.
+ * Moments are those of crash_clock (backend-crash.h).  For one client, which
+ * does one thing after the other: so a flush covers what it did before.
  */
 
 #ifndef CRASH_MODEL_H
@@ -60,6 +60,9 @@ extern void crash_model_now (struct crash_model *m);
  * found, on stderr.
  */
 extern bool crash_model_allows (struct crash_model *m, const uint8_t *data);
+
+/* The requests, for people: those that began up to moment T. */
+extern void crash_model_dump (const struct crash_model *m, uint64_t t);
 
 /* The number of sectors with more than one allowed content. */
 extern size_t crash_model_open_sectors (const struct crash_model *m);

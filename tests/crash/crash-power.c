@@ -32,6 +32,7 @@ check_choice (struct crash_run *run, uint64_t t,
   assert (backend_crash_image (run->disk, t, choice, &image) == 0);
   assert (backend_mem_clone (image, &before) == 0);
   if (!crash_verify_image (run, image, UINT64_MAX, (*nr)++)) {
+    crash_model_dump (run->model, t);
     backend_crash_dump (run->disk, t);
     assert (backend_mem_save (before, "crash-failed.qcow2") == 0);
     fprintf (stderr, "%s, seed %" PRIu64 ": power loss at %" PRIu64 ", keep "
@@ -121,6 +122,6 @@ crash_power (const struct crash_setup *setup)
 {
   uint64_t seed = crash_run_env ("CRASH_TEST_SEED", 1), i;
 
-  for (i = 0; i < crash_run_env ("CRASH_TEST_FACTOR", 1); ++i)
+  for (i = 0; i < crash_run_env ("CRASH_TEST_FACTOR", 3); ++i)
     power_once (setup, seed + i);
 }

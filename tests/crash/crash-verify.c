@@ -34,7 +34,7 @@ crash_verify_qemu (const struct crash_run *run, struct backend *image,
                    bool leaks_allowed, bool dirty)
 {
   static int have_qemu = -1;
-  char path[256], cmd[512];
+  char path[128], cmd[512];
   int r;
 
   if (have_qemu == -1) {
@@ -47,15 +47,21 @@ crash_verify_qemu (const struct crash_run *run, struct backend *image,
   snprintf (path, sizeof path, "crash-%s.%d.tmp", run->setup->name,
             (int) getpid ());
   assert (backend_mem_save (image, path) == 0);
-  snprintf (cmd, sizeof cmd, "qemu-img check -q -f qcow2 %s %s%s",
-            dirty ? "-r all" : "", path, dirty ? " >/dev/null 2>&1" : "");
+  /* The backing file exists in memory only. */
+  snprintf (cmd, sizeof cmd, "qemu-img check -q %s 'json:{\"driver\":\"qcow2\","
+            "\"backing\":null,\"file\":{\"driver\":\"file\","
+            "\"filename\":\"%s\"}}' >/dev/null 2>%s.err",
+            dirty ? "-r all" : "", path, path);
   r = system (cmd);
-  unlink (path);
   if (!WIFEXITED (r) || (WEXITSTATUS (r) != 0 &&
                          !(WEXITSTATUS (r) == 3 && leaks_allowed))) {
-    fprintf (stderr, "qemu-img check: status %d\n", r);
+    fprintf (stderr, "qemu-img check of %s: status %d, see %s.err\n",
+             path, r, path);
     abort ();
   }
+  unlink (path);
+  snprintf (cmd, sizeof cmd, "%s.err", path);
+  unlink (cmd);
 }
 
 bool

@@ -47,7 +47,8 @@ workload (struct crash_run *run)
 }
 
 static void
-test (const char *name, const char *options, unsigned size_k)
+test (const char *name, const char *options, unsigned size_k,
+      unsigned cluster_k)
 {
   struct crash_setup setup = { .name = name, .workload = workload,
                                .discard = true };
@@ -59,10 +60,10 @@ test (const char *name, const char *options, unsigned size_k)
                      options, path, size_k);
   for (i = 0; i < 3; ++i) {
     crash_run_command ("qemu-io -f qcow2 -c 'write -P %d 0 %uk' "
-                       "-c 'write -P %d %uk 40k' -c 'write -c -P %d %uk 64k' "
+                       "-c 'write -P %d %uk 40k' -c 'write -c -P %d %uk %uk' "
                        "%s >/dev/null",
-                       i + 1, size_k / 3, i + 11, size_k / 2, i + 21,
-                       size_k / 4 / 64 * 64, path);
+                       i + 1, size_k / 4, i + 11, size_k / 2, i + 21,
+                       size_k / 4 * 3 + i * cluster_k, cluster_k, path);
     crash_run_command ("qemu-img snapshot -c s%d %s", i, path);
   }
   setup.initial = crash_run_load (path);
@@ -80,9 +81,9 @@ main (void)
              "qemu-io to make snapshots with\n");
     return 77;
   }
-  test ("snapshots-4k", "cluster_size=4k", 512);
-  test ("snapshots-64k", "cluster_size=64k", 2048);
-  test ("snapshots-64k-v2", "cluster_size=64k,compat=0.10", 2048);
-  test ("snapshots-64k-subclusters", "cluster_size=64k,extended_l2=on", 2048);
+  test ("snapshots-4k", "cluster_size=4k", 512, 4);
+  test ("snapshots-64k", "cluster_size=64k", 2048, 64);
+  test ("snapshots-64k-v2", "cluster_size=64k,compat=0.10", 2048, 64);
+  test ("snapshots-64k-subclusters", "cluster_size=64k,extended_l2=on", 2048, 64);
   return 0;
 }
