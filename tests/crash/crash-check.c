@@ -8,7 +8,8 @@
  * too high are leaks.
  *
  * For images that fit into memory; knows v2, v3, extended L2, compressed
- * clusters, internal snapshots, but no bitmaps and no encryption.
+ * clusters, external data files, internal snapshots, but no bitmaps and no
+ * encryption.
  */
 
 #include <config.h>
@@ -29,6 +30,7 @@ struct checker {
   struct crash_check *result;
   uint64_t file_size;
   unsigned cluster_bits, refcount_bits, l2_entry_size;
+  bool has_data_file;
   uint64_t cluster_size;
   uint64_t nr;                  /* clusters that are looked at */
   uint64_t *found, *stored;     /* references, refcounts */
@@ -185,11 +187,16 @@ check_l2 (struct checker *c, uint64_t l2_off, bool active)
       continue;
     }
     off = e & L2E_OFFSET_MASK;
-    if (off == 0)
+    if (off == 0 && !(c->has_data_file && (e & ENTRY_COPIED)))
       continue;
     if ((off & (c->cluster_size - 1)) || (e & L2E_RESERVED_MASK) ||
-        off >= c->file_size) {
+        (!c->has_data_file && off >= c->file_size)) {
       ERROR (c, "L2 entry 0x%" PRIx64 " of table 0x%" PRIx64, e, l2_off);
+      continue;
+    }
+    if (c->has_data_file) {     /* not refcounted */
+      if (!(e & ENTRY_COPIED))
+        ERROR (c, "L2 entry 0x%" PRIx64 " of table 0x%" PRIx64, e, l2_off);
       continue;
     }
     refer (c, off, c->cluster_size, false);
@@ -291,6 +298,7 @@ read_geometry (struct checker *c, const uint8_t *h)
   c->refcount_bits = version == 2 ? 16
                      : 1U << (get_be32 (h + HDR_REFCOUNT_ORDER) & 7);
   c->l2_entry_size = incompatible & INCOMPAT_EXTENDED_L2 ? 16 : 8;
+  c->has_data_file = incompatible & INCOMPAT_DATA_FILE;
   c->result->dirty = incompatible & INCOMPAT_DIRTY;
   c->result->corrupt = incompatible & INCOMPAT_CORRUPT;
   c->result->file_clusters =

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "backend-crash.h"
-#include "backend-mem.h"
 #include "crash-faults.h"
 #include "crash-model.h"
 #include "crash-run.h"
@@ -20,18 +19,17 @@
 
 static void
 complain (const struct crash_run *run, const struct crash_fault *fault,
-          const char *what, struct backend *image)
+          const char *what)
 {
   crash_model_dump (run->model, UINT64_MAX);
   backend_crash_dump (run->disk, UINT64_MAX);
-  if (image)
-    assert (backend_mem_save (image, "crash-failed.qcow2") == 0);
+  if (run->data)
+    backend_crash_dump (run->data, UINT64_MAX);
   fprintf (stderr, "%s, seed %" PRIu64 ": after %" PRIu64 " calls of 0x%x, "
-           "%s %s%s: %s%s\n", run->setup->name, run->first_seed,
+           "%s %s%s: %s\n", run->setup->name, run->first_seed,
            fault->nr, fault->calls, strerror (fault->err),
            fault->forever ? "for ever" : "once",
-           fault->partial ? ", half done" : "", what,
-           image ? ": see crash-failed.qcow2" : "");
+           fault->partial ? ", half done" : "", what);
   abort ();
 }
 
@@ -41,38 +39,43 @@ check_left (struct crash_run *run, const struct crash_fault *fault,
             enum crash_keep keep, uint64_t max_leaks)
 {
   const struct crash_choice choice = { keep, fault->nr };
-  struct backend *image, *before;
+  struct crash_image image;
 
-  assert (backend_crash_image (run->disk, run->clock.now, &choice,
-                               &image) == 0);
-  assert (backend_mem_clone (image, &before) == 0);
-  if (!crash_verify_image (run, image, max_leaks, fault->nr * 5 + keep))
-    complain (run, fault, "a bad image is left", before);
-  backend_close (image);
-  backend_close (before);
+  crash_run_image (run, run->clock.now, &choice, &image);
+  if (!crash_verify_image (run, &image, max_leaks, fault->nr * 5 + keep)) {
+    crash_run_image_free (&image);
+    crash_run_image (run, run->clock.now, &choice, &image);
+    crash_run_image_save (&image);
+    complain (run, fault, "a bad image is left: see crash-failed.qcow2");
+  }
+  crash_run_image_free (&image);
 }
 
-/* One run with FAULT.  True if it came to the fault. */
+/* One run with FAULT, of the data file if OF_DATA.  True if it came to the
+ * fault.
+ */
 static bool
 run_with_fault (const struct crash_setup *setup, uint64_t seed,
-                const struct crash_fault *fault)
+                const struct crash_fault *fault, bool of_data)
 {
   struct crash_run run;
+  struct backend *victim;
   bool hit;
   int r;
 
   crash_run_start (&run, setup, seed);
+  victim = of_data ? run.data : run.disk;
   run.tolerant = true;
-  backend_crash_set_fault (run.disk, fault);
+  backend_crash_set_fault (victim, fault);
   setup->workload (&run);
   r = crash_run_finish (&run);
-  hit = backend_crash_failed (run.disk) > 0;
-  backend_crash_set_fault (run.disk, NULL);
+  hit = backend_crash_failed (victim) > 0;
+  backend_crash_set_fault (victim, NULL);
 
   /* What the clients of this process still read. */
   crash_model_now (run.model);
   if (!crash_verify_content (&run, run.core))
-    complain (&run, fault, "it reads wrongly", NULL);
+    complain (&run, fault, "it reads wrongly");
 
   /* The process ends: what it has written stays. */
   if (r < 0)
@@ -99,10 +102,10 @@ open_with_faults (const struct crash_setup *setup, uint64_t seed)
   crash_run_start (&run, setup, seed);
   for (fault.nr = 0; hit; fault.nr++) {
     backend_crash_set_fault (run.disk, &fault);
-    core = crash_run_open (&run, run.disk, false);
+    core = crash_run_open (&run, run.disk, run.data, false);
     hit = backend_crash_failed (run.disk) > 0;
     if (core == NULL && !hit)
-      complain (&run, &fault, "it cannot be opened", NULL);
+      complain (&run, &fault, "it cannot be opened");
     core_close (core);
   }
   backend_crash_set_fault (run.disk, NULL);
@@ -122,14 +125,14 @@ crash_faults (const struct crash_setup *setup)
     { .calls = CRASH_PWRITE | CRASH_ZERO, .err = ENOSPC, .partial = true },
   };
   uint64_t seed = crash_run_env ("CRASH_TEST_SEED", 1), nr = 0, i;
-  size_t k;
+  size_t k, nr_kinds = sizeof kinds / sizeof kinds[0];
 
   for (i = 0; i < crash_run_env ("CRASH_TEST_FACTOR", 1); ++i) {
     open_with_faults (setup, seed + i);
-    for (k = 0; k < sizeof kinds / sizeof kinds[0]; ++k) {
-      struct crash_fault fault = kinds[k];
+    for (k = 0; k < (setup->initial_data ? 2 : 1) * nr_kinds; ++k) {
+      struct crash_fault fault = kinds[k % nr_kinds];
 
-      while (run_with_fault (setup, seed + i, &fault))
+      while (run_with_fault (setup, seed + i, &fault, k >= nr_kinds))
         fault.nr++;
       nr += fault.nr;
     }

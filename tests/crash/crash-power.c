@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "backend-crash.h"
-#include "backend-mem.h"
 #include "crash-model.h"
 #include "crash-power.h"
 #include "crash-run.h"
@@ -27,27 +27,29 @@ static void
 check_choice (struct crash_run *run, uint64_t t,
               const struct crash_choice *choice, uint64_t *nr)
 {
-  struct backend *image, *before;
+  struct crash_image image;
 
-  assert (backend_crash_image (run->disk, t, choice, &image) == 0);
-  assert (backend_mem_clone (image, &before) == 0);
-  if (!crash_verify_image (run, image, UINT64_MAX, (*nr)++)) {
+  crash_run_image (run, t, choice, &image);
+  if (!crash_verify_image (run, &image, UINT64_MAX, (*nr)++)) {
+    crash_run_image_free (&image);
+    crash_run_image (run, t, choice, &image);
+    crash_run_image_save (&image);
     crash_model_dump (run->model, t);
     backend_crash_dump (run->disk, t);
-    assert (backend_mem_save (before, "crash-failed.qcow2") == 0);
+    if (run->data)
+      backend_crash_dump (run->data, t);
     fprintf (stderr, "%s, seed %" PRIu64 ": power loss at %" PRIu64 ", keep "
              "%d, %" PRIu64 ": see crash-failed.qcow2\n", run->setup->name,
              run->first_seed, t, choice->keep, choice->arg);
     abort ();
   }
-  backend_close (image);
-  backend_close (before);
+  crash_run_image_free (&image);
 }
 
 static void
 check_moment (struct crash_run *run, uint64_t t, uint64_t *nr)
 {
-  size_t n = backend_crash_unsynced (run->disk, t), i;
+  size_t n = crash_run_unsynced (run, t), i;
   size_t step = n / MAX_SINGLES + 1;
   struct crash_choice choice = { .keep = CRASH_KEEP_NONE };
 
@@ -75,19 +77,53 @@ check_moment (struct crash_run *run, uint64_t t, uint64_t *nr)
   }
 }
 
-/* At the end nothing is open, and nothing leaks. */
+/* At the end nothing is open, and nothing leaks.  A raw data file can be
+ * read without the image.
+ */
 static void
 check_closed (struct crash_run *run)
 {
   const struct crash_choice choice = { .keep = CRASH_KEEP_ALL };
   struct crash_check check;
-  struct backend *image;
+  struct crash_image image;
 
-  assert (backend_crash_image (run->disk, run->clock.now, &choice,
-                               &image) == 0);
-  assert (crash_verify_metadata (image, 0, &check) && !check.dirty);
-  crash_verify_qemu (run, image, false, false);
-  backend_close (image);
+  crash_run_image (run, run->clock.now, &choice, &image);
+  assert (crash_verify_metadata (image.file, 0, &check) && !check.dirty);
+  crash_verify_qemu (run, image.file, false, false);
+  if (run->core->geo.data_file_raw) {
+    assert (backend_pread_padded (image.data, run->buf, run->size, 0) == 0);
+    crash_model_now (run->model);
+    assert (crash_model_allows (run->model, run->buf));
+  }
+  crash_run_image_free (&image);
+}
+
+static int
+compare_times (const void *a, const void *b)
+{
+  const uint64_t *x = a, *y = b;
+
+  return *x < *y ? -1 : *x > *y;
+}
+
+/* The moments of both files, to be freed. */
+static uint64_t *
+all_times (struct crash_run *run, size_t *nr)
+{
+  uint64_t *times, *more;
+  size_t nr_more;
+
+  assert (backend_crash_times (run->disk, &times, nr) == 0);
+  if (run->data == NULL)
+    return times;
+  assert (backend_crash_times (run->data, &more, &nr_more) == 0);
+  times = realloc (times, (*nr + nr_more) * sizeof *times);
+  assert (times != NULL);
+  memcpy (times + *nr, more, nr_more * sizeof *more);
+  *nr += nr_more;
+  free (more);
+  qsort (times, *nr, sizeof *times, compare_times);
+  return times;
 }
 
 static void
@@ -106,7 +142,7 @@ power_once (const struct crash_setup *setup, uint64_t seed)
     abort ();
   }
   assert (crash_run_finish (&run) == 0);
-  assert (backend_crash_times (run.disk, &times, &nr_times) == 0);
+  times = all_times (&run, &nr_times);
   for (i = 0; i < nr_times; ++i)
     check_moment (&run, times[i], &nr);
   check_closed (&run);

@@ -52,7 +52,8 @@ nbdkit_error (const char *fmt, ...)
  */
 
 struct core *
-crash_run_open (struct crash_run *run, struct backend *file, bool writable)
+crash_run_open (struct crash_run *run, struct backend *file,
+                struct backend *data, bool writable)
 {
   const struct crash_setup *s = run->setup;
   struct core_options opts = {
@@ -66,6 +67,8 @@ crash_run_open (struct crash_run *run, struct backend *file, bool writable)
     return NULL;
   if (s->raw_backing)
     core->io.backing = &run->backing;
+  if (data)
+    core_set_data_file (core, data);
   return core;
 }
 
@@ -101,11 +104,21 @@ crash_run_read_snapshot (struct core *core, size_t i)
   return buf;
 }
 
+/* A copy of INITIAL that can lose power. */
+static struct backend *
+crashable (struct crash_run *run, struct backend *initial)
+{
+  struct backend *mem, *b;
+
+  assert (backend_mem_clone (initial, &mem) == 0);
+  assert (backend_crash_create (mem, &run->clock, &b) == 0);
+  return b;
+}
+
 void
 crash_run_start (struct crash_run *run, const struct crash_setup *setup,
                  uint64_t seed)
 {
-  struct backend *mem;
   size_t i;
 
   memset (run, 0, sizeof *run);
@@ -116,9 +129,10 @@ crash_run_start (struct crash_run *run, const struct crash_setup *setup,
     run->backing.raw = setup->raw_backing;
     run->backing.size = backend_size (setup->raw_backing);
   }
-  assert (backend_mem_clone (setup->initial, &mem) == 0);
-  assert (backend_crash_create (mem, &run->clock, &run->disk) == 0);
-  run->core = crash_run_open (run, run->disk, true);
+  run->disk = crashable (run, setup->initial);
+  if (setup->initial_data)
+    run->data = crashable (run, setup->initial_data);
+  run->core = crash_run_open (run, run->disk, run->data, true);
   assert (run->core != NULL);
   run->size = run->core->io.size;
   run->cluster_size = run->core->geo.cluster_size;
@@ -140,6 +154,7 @@ crash_run_end (struct crash_run *run)
 
   core_close (run->core);
   backend_close (run->disk);
+  backend_close (run->data);
   ccache_free (run->ccache);
   crash_model_free (run->model);
   for (i = 0; run->snapshots[i]; ++i)
@@ -288,6 +303,57 @@ crash_run_finish (struct crash_run *run)
 
 
 /* ----------------------------------------------------------------------
+ * What is left.
+ */
+
+size_t
+crash_run_unsynced (struct crash_run *run, uint64_t t)
+{
+  return backend_crash_unsynced (run->disk, t) +
+    (run->data ? backend_crash_unsynced (run->data, t) : 0);
+}
+
+void
+crash_run_image (struct crash_run *run, uint64_t t,
+                 const struct crash_choice *choice, struct crash_image *image)
+{
+  struct crash_choice of_file = *choice, of_data = *choice;
+  size_t n = backend_crash_unsynced (run->disk, t);
+
+  if (choice->keep == CRASH_KEEP_ONLY || choice->keep == CRASH_LOSE_ONLY) {
+    if (choice->arg >= n)       /* a call to the data file */
+      of_file.keep = choice->keep == CRASH_KEEP_ONLY ? CRASH_KEEP_NONE
+                     : CRASH_KEEP_ALL;
+    else
+      of_data.keep = choice->keep == CRASH_KEEP_ONLY ? CRASH_KEEP_NONE
+                     : CRASH_KEEP_ALL;
+    of_data.arg -= n;
+  }
+  else
+    of_data.arg = ~choice->arg; /* another seed */
+  image->data = NULL;
+  assert (backend_crash_image (run->disk, t, &of_file, &image->file) == 0);
+  backend_mem_limit (image->file, UINT64_MAX);  /* there is space again */
+  if (run->data)
+    assert (backend_crash_image (run->data, t, &of_data, &image->data) == 0);
+}
+
+void
+crash_run_image_free (struct crash_image *image)
+{
+  backend_close (image->file);
+  backend_close (image->data);
+}
+
+void
+crash_run_image_save (const struct crash_image *image)
+{
+  assert (backend_mem_save (image->file, "crash-failed.qcow2") == 0);
+  if (image->data)
+    assert (backend_mem_save (image->data, "crash-failed.data") == 0);
+}
+
+/* ----------------------------------------------------------------------
  * Images to start with.
  */
 
@@ -298,6 +364,17 @@ crash_run_create (const struct create_options *o)
 
   assert (backend_mem_create ("image", &mem) == 0);
   assert (create_image (mem, NULL, o) == 0);
+  return mem;
+}
+
+struct backend *
+crash_run_create_pair (const struct create_options *o, struct backend **data)
+{
+  struct backend *mem;
+
+  assert (backend_mem_create ("image", &mem) == 0);
+  assert (backend_mem_create ("data", data) == 0);
+  assert (create_image (mem, *data, o) == 0);
   return mem;
 }
 

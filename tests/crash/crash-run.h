@@ -22,10 +22,16 @@
 
 struct crash_run;
 
+/* What is left of an image: memory. */
+struct crash_image {
+  struct backend *file, *data;  /* DATA: NULL = no data file */
+};
+
 struct crash_setup {
   const char *name;
   struct backend *initial;      /* the image: memory; lent */
   struct backend *raw_backing;  /* under it: memory, lent; NULL = none */
+  struct backend *initial_data; /* its data file: memory, lent; or NULL */
   enum codec_type codec;        /* of compressed writes */
   bool discard, detect_zeroes;
   void (*workload) (struct crash_run *run);
@@ -36,7 +42,7 @@ struct crash_run {
   uint64_t seed, first_seed;
   bool tolerant;                /* errors are expected */
   struct crash_clock clock;
-  struct backend *disk;         /* loses power */
+  struct backend *disk, *data;  /* lose power; DATA: NULL = no data file */
   struct ccache *ccache;
   struct core *core;
   struct backing backing;
@@ -74,14 +80,27 @@ extern uint64_t crash_run_cluster_size (const struct crash_run *run);
 
 /* For crash-power.c and crash-faults.c.  start: a copy of the image is open
  * for writing above a backend that can lose power.  end frees everything.
- * open: another image on FILE, with the options of the setup; NULL after an
- * error.
+ * open: another image on FILE (and DATA), with the options of the setup; NULL
+ * after an error.
  */
 extern void crash_run_start (struct crash_run *run,
                              const struct crash_setup *setup, uint64_t seed);
 extern void crash_run_end (struct crash_run *run);
 extern struct core *crash_run_open (struct crash_run *run,
-                                    struct backend *file, bool writable);
+                                    struct backend *file,
+                                    struct backend *data, bool writable);
+
+/* The number of calls whose fate is open at moment T, and what is left
+ * after CHOICE (see backend-crash.h), to be freed: calls to both files count
+ * as one list.
+ */
+extern size_t crash_run_unsynced (struct crash_run *run, uint64_t t);
+extern void crash_run_image (struct crash_run *run, uint64_t t,
+                             const struct crash_choice *choice,
+                             struct crash_image *image);
+extern void crash_run_image_free (struct crash_image *image);
+/* For examination: as crash-failed.qcow2 and crash-failed.data. */
+extern void crash_run_image_save (const struct crash_image *image);
 
 /* The clean close, which promises what a flush promises. */
 extern int crash_run_finish (struct crash_run *run);
@@ -91,10 +110,12 @@ extern int crash_run_read (struct io *io, uint8_t *buf);
 /* The content of snapshot number I, to be freed; NULL: cannot be read. */
 extern uint8_t *crash_run_read_snapshot (struct core *core, size_t i);
 
-/* Images to start with: a new one; a file (of qemu-img), loaded; raw random
+/* Images to start with: a new one; one with a data file; a file (of qemu-img), loaded; raw random
  * data.
  */
 extern struct backend *crash_run_create (const struct create_options *o);
+extern struct backend *crash_run_create_pair (const struct create_options *o,
+                                              struct backend **data);
 extern struct backend *crash_run_load (const char *path);
 extern struct backend *crash_run_raw (uint64_t size, uint64_t seed);
 

@@ -28,6 +28,9 @@
 #define REUSE_EVERY 7
 #define QEMU_EVERY 499
 
+#define NO_DATA_FILE \
+  "\"data-file\":{\"driver\":\"null-co\",\"size\":\"1T\"},"
+
 /* Exit codes of qemu-img check: 0 clean (or repaired), 3 leaks only. */
 void
 crash_verify_qemu (const struct crash_run *run, struct backend *image,
@@ -47,11 +50,11 @@ crash_verify_qemu (const struct crash_run *run, struct backend *image,
   snprintf (path, sizeof path, "crash-%s.%d.tmp", run->setup->name,
             (int) getpid ());
   assert (backend_mem_save (image, path) == 0);
-  /* The backing file exists in memory only. */
+  /* Backing and data file exist in memory only. */
   snprintf (cmd, sizeof cmd, "qemu-img check -q %s 'json:{\"driver\":\"qcow2\","
-            "\"backing\":null,\"file\":{\"driver\":\"file\","
+            "\"backing\":null,%s\"file\":{\"driver\":\"file\","
             "\"filename\":\"%s\"}}' >/dev/null 2>%s.err",
-            dirty ? "-r all" : "", path, path);
+            dirty ? "-r all" : "", run->data ? NO_DATA_FILE : "", path, path);
   r = system (cmd);
   if (!WIFEXITED (r) || (WEXITSTATUS (r) != 0 &&
                          !(WEXITSTATUS (r) == 3 && leaks_allowed))) {
@@ -112,11 +115,12 @@ crash_verify_metadata (struct backend *image, uint64_t max_leaks,
 
 /* Life goes on: write to what is left, close it, look again. */
 static bool
-can_be_used (struct crash_run *run, struct backend *image, uint64_t leaks)
+can_be_used (struct crash_run *run, const struct crash_image *image,
+             uint64_t leaks)
 {
   uint64_t seed = leaks + run->clock.now, off, len;
   struct crash_check check;
-  struct core *core = crash_run_open (run, image, true);
+  struct core *core = crash_run_open (run, image->file, image->data, true);
   uint8_t data[5000], back[5000];
   int i, r = 0;
 
@@ -141,20 +145,20 @@ can_be_used (struct crash_run *run, struct backend *image, uint64_t leaks)
     fprintf (stderr, "it cannot be used any more: %s\n", strerror (-r));
     return false;
   }
-  return crash_verify_metadata (image, leaks, &check);
+  return crash_verify_metadata (image->file, leaks, &check);
 }
 
 bool
-crash_verify_image (struct crash_run *run, struct backend *image,
+crash_verify_image (struct crash_run *run, const struct crash_image *image,
                     uint64_t max_leaks, uint64_t nr)
 {
   struct crash_check check;
   struct core *core;
   bool ok;
 
-  if (!crash_verify_metadata (image, max_leaks, &check))
+  if (!crash_verify_metadata (image->file, max_leaks, &check))
     return false;
-  core = crash_run_open (run, image, false);
+  core = crash_run_open (run, image->file, image->data, false);
   if (core == NULL) {
     fprintf (stderr, "it cannot be opened\n");
     return false;
@@ -162,7 +166,7 @@ crash_verify_image (struct crash_run *run, struct backend *image,
   ok = crash_verify_content (run, core);
   core_close (core);
   if (ok && nr % QEMU_EVERY == 0)
-    crash_verify_qemu (run, image, max_leaks > 0, check.dirty);
+    crash_verify_qemu (run, image->file, max_leaks > 0, check.dirty);
   /* One that is marked dirty has to be repaired first. */
   if (ok && nr % REUSE_EVERY == 0 && !check.dirty)
     ok = can_be_used (run, image, check.leaks);

@@ -26,7 +26,8 @@ extern bool crash_verify_content (struct crash_run *run, struct core *core);
 /* All of the above for IMAGE; and for some, by their running number NR: the
  * image can be written to and closed, and qemu-img check is content.
  */
-extern bool crash_verify_image (struct crash_run *run, struct backend *image,
+extern bool crash_verify_image (struct crash_run *run,
+                                const struct crash_image *image,
                                 uint64_t max_leaks, uint64_t nr);
 
 /* qemu-img check has no complaint, and if DIRTY, can repair it.  Aborts if
