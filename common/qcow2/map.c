@@ -287,6 +287,25 @@ has_host_range (const struct map_run *run)
     run->type == ENTRY_UNALLOC_ALLOC;
 }
 
+/* Before a write: is the host range ours to write?  Data beyond the end of
+ * the file is missing; a write there would make the rest of its cluster
+ * read as zeroes.
+ */
+static void
+check_host_range (struct map *map, struct map_run *run)
+{
+  if (!has_host_range (run) || map->overlap == NULL ||
+      map->geo->has_data_file)
+    return;
+  run->overlap = overlap_find (map->overlap, run->host_off, run->len);
+  if (run->type != ENTRY_DATA)
+    return;
+  if (run->host_off >= map->alloc->file_len)
+    run->type = ENTRY_BROKEN;
+  else if (run->len > map->alloc->file_len - run->host_off)
+    run->len = map->alloc->file_len - run->host_off;
+}
+
 int
 map_lookup (struct map *map, uint64_t guest_off, uint64_t max_len,
             bool for_write, struct map_run *run)
@@ -299,9 +318,8 @@ map_lookup (struct map *map, uint64_t guest_off, uint64_t max_len,
       READ_SCOPE (map->meta);
 
       r = lookup_locked (map, guest_off, max_len, run, &missing);
-      if (r == 0 && for_write && has_host_range (run) && map->overlap &&
-          !map->geo->has_data_file)
-        run->overlap = overlap_find (map->overlap, run->host_off, run->len);
+      if (r == 0 && for_write)
+        check_host_range (map, run);
     }
     if (r != -EAGAIN)
       break;
