@@ -25,6 +25,12 @@ for mk in */Makefile.am */*/Makefile.am; do
         fi
     done
 done
+for f in docs/*; do
+    if ! grep -q "[[:space:]]$f " Makefile.am; then
+        echo "$f is not in Makefile.am"
+        r=1
+    fi
+done
 for f in $(find common plugins filters tests -name '*.c'); do
     if [ ! -f "$(dirname "$f")/Makefile.am" ]; then
         echo "$(dirname "$f") has no Makefile.am"
