@@ -53,7 +53,7 @@ struct image {
 };
 
 static int
-open_file (const char *name, bool uri, bool writable, bool backing,
+open_file (const char *name, bool uri, bool writable, bool share,
            const struct image_options *opts, struct backend **b)
 {
   unsigned flags = 0;
@@ -64,7 +64,7 @@ open_file (const char *name, bool uri, bool writable, bool backing,
     flags |= BACKEND_FILE_WRITABLE;
   if (opts->lock)
     flags |= BACKEND_FILE_LOCK;
-  if (backing)
+  if (share)
     flags |= BACKEND_FILE_SHARE_RW;
   return backend_file_open (name, flags, b);
 }
@@ -293,8 +293,9 @@ open_backing (struct image *image, const struct image_options *opts,
   r = -EINVAL;
   if (format) {
     *more = strcmp (format, "qcow2") == 0;
+    /* As for QEMU: others may write to a raw file, not to an image. */
     r = open_file (ref.uri ? ref.uri : ref.path, ref.uri != NULL, false,
-                   true, opts, &file);
+                   !*more, opts, &file);
     if (r < 0)
       say_chain (image, name);
   }
