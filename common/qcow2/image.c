@@ -22,6 +22,7 @@
 #include "image.h"
 #include "ondisk.h"
 #include "reference.h"
+#include "repair.h"
 
 /* More layers than anybody has; each costs a file descriptor. */
 #define MAX_CHAIN 1000
@@ -127,6 +128,58 @@ add_layer (struct image *image, struct backend *file, struct core *core)
   image->layers = layers;
   layers[image->nr_layers++] = (struct layer) { .file = file, .core = core };
   return 0;
+}
+
+/* Repair FILE, and say what was found and done. */
+static int
+repair (struct backend *file, enum repair_mode mode,
+        const struct check_options *check)
+{
+  struct check_result res;
+  char text[1024];
+  int r;
+
+  r = repair_run (file, mode, check, &res);
+  if (r < 0)
+    return r;
+  check_describe (&res, text, sizeof text);
+  nbdkit_debug ("%s: %s", file->name, text);
+  if (mode == REPAIR_ALL && (res.corruptions || res.check_errors)) {
+    nbdkit_error ("%s: %" PRIu64 " errors cannot be repaired: copy what can "
+                  "be read (nbdkit -r) into a new image", file->name,
+                  res.corruptions + res.check_errors);
+    return -EIO;
+  }
+  return 0;
+}
+
+/* Before the image itself is opened for writing: what the user asked for,
+ * and what a dirty image needs.
+ */
+static int
+repair_first (struct backend *file, const struct image_options *opts)
+{
+  const struct core_options core_opts = { .writable = false };
+  struct core *core;
+  bool dirty;
+  int r;
+
+  if (!opts->writable)
+    return 0;
+  if (opts->repair != IMAGE_REPAIR_NONE)
+    return repair (file, opts->repair == IMAGE_REPAIR_ALL ? REPAIR_ALL
+                   : REPAIR_LEAKS, opts->check);
+  r = core_open (file, &core_opts, &core);
+  if (r < 0)
+    return r;
+  dirty = (core->header.incompatible & INCOMPAT_DIRTY) &&
+    !(core->header.incompatible & INCOMPAT_CORRUPT);
+  core_close (core);
+  if (!dirty)
+    return 0;
+  nbdkit_debug ("%s: the image was not closed cleanly: its refcounts are "
+                "repaired", file->name);
+  return repair (file, REPAIR_ALL, NULL);
 }
 
 static int
@@ -374,7 +427,9 @@ image_open_on (struct backend *file, const struct image_options *opts,
   if (image == NULL)
     return -ENOMEM;
   ranked_mutex_init (&image->lock, LOCK_REGISTRY);
-  r = open_core (image, file, opts);
+  r = repair_first (file, opts);
+  if (r == 0)
+    r = open_core (image, file, opts);
   if (r < 0) {
     free_image (image);
     return r;

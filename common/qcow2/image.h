@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "ccache.h"
+#include "check.h"
 #include "core.h"
 #include "io.h"
 
@@ -35,7 +36,8 @@ struct image_options {
                                    record it; NULL = none */
   const char *data_file;        /* instead of the recorded name; NULL = it */
   const char *passphrase;       /* of an encrypted image; NULL = none */
-  enum image_repair repair;
+  enum image_repair repair;     /* of the image itself, not of its chain */
+  const struct check_options *check;    /* reports of repairs; may be NULL */
 };
 
 /* Open the image NAME: a path, or with URI an NBD URI.  Everything is opened and checked here, so that errors come before the first client.

@@ -18,6 +18,7 @@ struct options options = {
   .metadata_cache = INT64_C (64) << 20,
   .cluster_cache = INT64_C (32) << 20,
   .size = -1,
+  .resize = -1,
   .cluster_size = -1,
   .refcount_bits = -1,
 };
@@ -50,6 +51,13 @@ static const struct {
   { "detect-zeroes",    BOOL,   &options.detect_zeroes, false },
   { "metadata-cache",   SIZE,   &options.metadata_cache, false },
   { "cluster-cache",    SIZE,   &options.cluster_cache, false },
+  { "check",            BOOL,   &options.check, false },
+  { "repair",           STRING, &options.repair, false },
+  { "resize",           SIZE,   &options.resize, false },
+  { "shrink",           BOOL,   &options.shrink, false },
+  { "snapshot-create",  STRING, &options.snapshot_create, false },
+  { "snapshot-apply",   STRING, &options.snapshot_apply, false },
+  { "snapshot-delete",  STRING, &options.snapshot_delete, false },
   { "create",           BOOL,   &options.create, false },
   { "size",             SIZE,   &options.size, true },
   { "cluster-size",     SIZE,   &options.cluster_size, true },
@@ -172,6 +180,20 @@ is_given (size_t i)
   return *(bool *) table[i].value;
 }
 
+static bool
+has_job (void)
+{
+  return options.repair || options.resize != -1 ||
+    options.snapshot_create || options.snapshot_apply ||
+    options.snapshot_delete;
+}
+
+bool
+options_change_image (void)
+{
+  return has_job () || (options.create && !options.dir);
+}
+
 int
 options_complete (void)
 {
@@ -189,6 +211,20 @@ options_complete (void)
   }
   if (options.uri && options.create) {
     nbdkit_error ("create=true cannot make an image on an NBD server");
+    return -1;
+  }
+  if (options.dir && (options.check || has_job ())) {
+    nbdkit_error ("check=, repair=, resize= and snapshot-*= need one image: "
+                  "use them with file=FILE");
+    return -1;
+  }
+  if (options.repair && strcmp (options.repair, "leaks") != 0 &&
+      strcmp (options.repair, "all") != 0) {
+    nbdkit_error ("repair=%s: must be leaks or all", options.repair);
+    return -1;
+  }
+  if (options.shrink && options.resize == -1) {
+    nbdkit_error ("shrink= needs resize=");
     return -1;
   }
   if (options.backing_format &&

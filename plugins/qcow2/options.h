@@ -24,6 +24,14 @@ struct options {
   int64_t metadata_cache;       /* bytes */
   int64_t cluster_cache;        /* bytes */
 
+  bool check;
+  char *repair;
+  int64_t resize;               /* bytes */
+  bool shrink;
+  char *snapshot_create;
+  char *snapshot_apply;
+  char *snapshot_delete;
+
   bool create;
   int64_t size;                 /* bytes */
   int64_t cluster_size;         /* bytes */
@@ -46,6 +54,9 @@ extern int options_set (const char *key, const char *value);
 /* nbdkit's .config_complete: combinations. 0 or -1 after a message. */
 extern int options_complete (void);
 
+/* Is the image itself to be changed before it is served? */
+extern bool options_change_image (void);
+
 extern void options_free (void);
 
 #define OPTIONS_HELP                                                    \
@@ -63,6 +74,13 @@ extern void options_free (void);
   "metadata-cache=<SIZE>       Memory for tables (default: 64M).\n"     \
   "cluster-cache=<SIZE>        Memory for decompressed clusters\n"      \
   "                            (default: 32M).\n"                       \
+  "check=<BOOL>                Check the image, change nothing, and exit.\n" \
+  "repair=leaks|all            Check and repair before serving.\n"     \
+  "resize=<SIZE>               Give the disk this size before serving.\n" \
+  "shrink=<BOOL>               Allow resize to give data up.\n"        \
+  "snapshot-create=<NAME>      Make an internal snapshot before serving.\n" \
+  "snapshot-apply=<NAME|ID>    Go back to an internal snapshot.\n"     \
+  "snapshot-delete=<NAME|ID>   Delete an internal snapshot.\n"         \
   "create=<BOOL>               Make the image first (default: false).\n" \
   "size=<SIZE>                 Virtual size of the new image.\n"        \
   "cluster-size=<SIZE>         512 to 2M (default: 64K).\n"             \

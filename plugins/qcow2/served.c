@@ -32,6 +32,7 @@
 
 #include "backend-file.h"
 #include "ccache.h"
+#include "jobs.h"
 #include "locks.h"
 #include "new-image.h"
 #include "ondisk.h"
@@ -50,12 +51,22 @@ static struct served *list;
 static struct ccache *ccache;
 static bool readonly;
 
+static enum image_repair
+repair_option (void)
+{
+  if (options.repair == NULL)
+    return IMAGE_REPAIR_NONE;
+  return strcmp (options.repair, "all") == 0 ? IMAGE_REPAIR_ALL
+    : IMAGE_REPAIR_LEAKS;
+}
+
 /* Open PATH and put it on the list, with one reference. */
 static int
 open_locked (const char *path, struct served **ret)
 {
   const struct image_options opts = {
-    .writable = !readonly && options.snapshot == NULL,
+    .writable = !readonly &&
+      (options.snapshot == NULL || options_change_image ()),
     .lock = options.lock,
     .external_deny = options.external_deny,
     .discard = options.discard,
@@ -64,6 +75,8 @@ open_locked (const char *path, struct served **ret)
     .ccache = ccache,
     .backing_format = options.backing_format,
     .passphrase = options.passphrase,
+    .repair = repair_option (),
+    .check = &jobs_check_options,
     .data_file = options.create ? NULL : options.data_file,
   };
   struct served *s;
@@ -117,6 +130,12 @@ served_start (bool ro)
 
   ranked_mutex_init (&lock, LOCK_REGISTRY);
   readonly = ro;
+  if (ro && options_change_image ()) {
+    nbdkit_error ("repair=, resize=, snapshot-create=, snapshot-apply=, "
+                  "snapshot-delete= and create=true change the image, which "
+                  "nbdkit -r forbids");
+    return -EROFS;
+  }
   r = ccache_create (options.cluster_cache, &ccache);
   if (r < 0) {
     nbdkit_error ("cluster-cache: %s", strerror (-r));
@@ -129,12 +148,16 @@ served_start (bool ro)
     }
     return r;
   }
+  if (options.check)
+    jobs_check (path, options.uri != NULL);
   if (options.create)
     r = new_image_create (path);
   if (r == 0) {
     MUTEX_SCOPE (&lock);
     r = open_locked (path, &s);
   }
+  if (r == 0 && !readonly)
+    r = jobs_run (s->image);
   if (r == 0 && options.snapshot)
     r = image_snapshot (s->image, options.snapshot, &io);
   return r;
