@@ -12,10 +12,10 @@
  *   jitter=US                each request takes up to twice so long,
  *                            before and after it takes effect
  *
- * Exports: any name is an image (made when first used); "+..." is the image
- * "" by another name.  Of the image NAME, "NAME:stable" has what a power loss now would leave: as of
- * the last flush, and FUA writes; and "NAME:counts" has text that says what
- * was done to it.
+ * Exports: any name is an image (made when first used); "+..." is the
+ * image "" by another name.  Of the image NAME, "NAME:stable" has what a
+ * power loss now would leave: as of the last flush, and FUA writes; and
+ * "NAME:counts" has text that says what was done to it.
  */
 
 #include <errno.h>
