@@ -18,24 +18,18 @@
 #include <nbdkit-plugin.h>
 
 #include "admin.h"
+#include "bitmaps.h"
 #include "ondisk.h"
 
 int
-admin_begin (struct admin *a, struct core *core, bool content,
-             bool refcounts)
+admin_begin (struct admin *a, struct core *core, bool refcounts)
 {
   struct commit *c = &core->commit;
   int r;
 
   a->core = core;
   a->lazy = c->lazy;
-  a->autoclear_kept = c->autoclear_kept;
 
-  if (content)
-    c->autoclear_kept &= ~AUTOCLEAR_BITMAPS;
-  else
-    c->autoclear_kept |= AUTOCLEAR_BITMAPS;
-  c->announced = false;
   r = commit_announce (c);
   c->lazy = false;
   if (r == 0)
@@ -68,29 +62,38 @@ admin_settle (struct core *core)
   return 0;
 }
 
+/* As after a clean close. */
+static int
+finish (struct core *core)
+{
+  struct commit *c = &core->commit;
+  int r = 0;
+
+  if (core->bitmaps)
+    r = bitmaps_store (core->bitmaps);
+  if (r == 0)
+    r = admin_settle (core);
+  if (r == 0)
+    r = commit_finish (c);
+  if (r == 0 && (core->header.incompatible & INCOMPAT_DIRTY)) {
+    core->header.incompatible &= ~INCOMPAT_DIRTY;
+    r = commit_header (c, false);
+  }
+  return r;
+}
+
 int
 admin_end (struct admin *a, int r, bool damaged)
 {
-  struct core *core = a->core;
-  struct commit *c = &core->commit;
-  int r2;
+  struct commit *c = &a->core->commit;
+  int r2 = 0;
 
-  if (!(r < 0 && damaged)) {
-    r2 = admin_settle (core);
-    if (r2 == 0)
-      r2 = commit_finish (c);
-    if (r2 == 0 && (core->header.incompatible & INCOMPAT_DIRTY)) {
-      core->header.incompatible &= ~INCOMPAT_DIRTY;
-      r2 = commit_header (c, false);
-    }
-    if (r == 0)
-      r = r2;
-  }
+  if (!commit_has_failed (c) && !(r < 0 && damaged))
+    r2 = finish (a->core);
   c->lazy = a->lazy;
-  c->autoclear_kept = a->autoclear_kept;
-  /* What comes next may break other promises than this did. */
+  /* The next change must be announced anew. */
   c->announced = false;
-  return r;
+  return r < 0 ? r : r2;
 }
 
 static int

@@ -15,21 +15,20 @@
 struct admin {
   struct core *core;
   bool lazy;
-  uint64_t autoclear_kept;
 };
 
-/* Everything so far is stable when this returns 0; refcounts are written
- * by each commit from now on.  CONTENT: the content or the size of the
- * disk will change, so bitmaps lose their validity.  REFCOUNTS: refcounts
- * and references will not agree meanwhile: sets the dirty bit (version 3).
+/* The change is announced, and everything so far is stable, when this
+ * returns 0; refcounts are written by each commit from now on.  REFCOUNTS:
+ * refcounts and references will not agree meanwhile: sets the dirty bit
+ * (version 3).
  */
-extern int admin_begin (struct admin *a, struct core *core,
-                        bool content, bool refcounts)
+extern int admin_begin (struct admin *a, struct core *core, bool refcounts)
   __attribute__ ((__warn_unused_result__));
 
-/* End with R, the result of the operation: 0: commits, gives freed space
- * back, clears the dirty bit.  Else the dirty bit stays if DAMAGED, so that
- * the next open repairs.  Returns R, or the first error.
+/* End with R, the result of the operation: 0: stores the bitmaps, commits,
+ * gives freed space back, clears the dirty bit: the image is as after a
+ * clean close.  Else the dirty bit stays if DAMAGED, so that the next open
+ * repairs.  Returns R, or the first error.
  */
 extern int admin_end (struct admin *a, int r, bool damaged)
   __attribute__ ((__warn_unused_result__));

@@ -31,6 +31,7 @@
 #include <nbdkit-plugin.h>
 
 #include "admin.h"
+#include "bitmaps-resize.h"
 #include "l1-walk.h"
 #include "ondisk.h"
 #include "snapshot.h"
@@ -269,7 +270,7 @@ snapshot_create (struct core *core, const char *name,
     r = make_entry (core, name, when, &e);
   if (r < 0)
     return r;
-  r = admin_begin (&a, core, false, true);
+  r = admin_begin (&a, core, true);
   if (r == 0)
     r = create_on_disk (core, e, &damaged);
   if (r == 0)
@@ -351,6 +352,24 @@ apply_on_disk (struct core *core, const struct snapshot_entry *e,
   return r;
 }
 
+/* Bitmaps that follow changes must know that everything may have changed. */
+static int
+apply_with_bitmaps (struct core *core, const struct snapshot_entry *e,
+                    struct l1_entry *l1, bool *damaged)
+{
+  struct bitmaps_resize bitmaps;
+  int r, r2;
+
+  r = bitmaps_resize_begin (&bitmaps, core, e->disk_size);
+  if (r < 0)
+    return r;
+  r = apply_on_disk (core, e, l1, damaged);
+  if (commit_has_failed (&core->commit))
+    return -EIO;
+  r2 = bitmaps_resize_end (&bitmaps, *damaged);
+  return r < 0 ? r : r2;
+}
+
 int
 snapshot_apply (struct core *core, const char *id_or_name)
 {
@@ -369,9 +388,9 @@ snapshot_apply (struct core *core, const char *id_or_name)
     r = l1_walk_read (core, e->l1_table_offset, e->l1_size, &l1);
   if (r < 0)
     return r;
-  r = admin_begin (&a, core, true, true);
+  r = admin_begin (&a, core, true);
   if (r == 0)
-    r = apply_on_disk (core, e, l1, &damaged);
+    r = apply_with_bitmaps (core, e, l1, &damaged);
   free (l1);
   return admin_end (&a, r, damaged);
 }
@@ -439,7 +458,7 @@ snapshot_delete (struct core *core, const char *id_or_name)
     r = l1_walk_read (core, e->l1_table_offset, e->l1_size, &l1);
   if (r < 0)
     return r;
-  r = admin_begin (&a, core, false, true);
+  r = admin_begin (&a, core, true);
   if (r == 0)
     r = delete_on_disk (core, e - core->snapshots.entries, l1, &damaged);
   free (l1);

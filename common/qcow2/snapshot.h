@@ -29,7 +29,7 @@ extern int snapshot_create (struct core *core, const char *name,
   __attribute__ ((__warn_unused_result__));
 
 /* Make the content, and the size, of the disk that of the snapshot, which
- * stays.  Persistent bitmaps become invalid, as the disk changes.
+ * stays.  In persistent bitmaps that follow changes, all is changed.
  */
 extern int snapshot_apply (struct core *core, const char *id_or_name)
   __attribute__ ((__warn_unused_result__));
