@@ -100,7 +100,7 @@ struct codec_deflate {
   size_t run_stream_len;
   uint8_t run_stream[RUN_STREAM_MAX];
 
-  uint8_t scratch[PROBE_LEN];   /* output of probes */
+  uint8_t scratch[LOOK_LEN];    /* output of probes */
 };
 
 void
@@ -275,8 +275,10 @@ look_at (const uint8_t *in)
   return sum < 6500 ? MAYBE_NOISE : sum > 100000 ? MAYBE_RUNS : TYPICAL;
 }
 
+#ifdef HAVE_LIBISAL
+
 /* Does nothing get smaller?  Returns 1, 0 or -errno.  ISA-L is fast enough
- * to be asked about the whole cluster; zlib is asked about samples.
+ * to be asked about the whole cluster, so nothing is missed.
  */
 static int
 is_noise (struct codec_deflate *ctx, unsigned window,
@@ -285,26 +287,31 @@ is_noise (struct codec_deflate *ctx, unsigned window,
   int64_t r;
 
   r = compress_fast (ctx, window, in, PROBE_LEN, ctx->scratch, PROBE_LEN - 1);
-  if (r != 0)
-    return r < 0 ? r : 0;
-#ifdef HAVE_LIBISAL
-  r = compress_fast (ctx, window, in, len, out, out_len);
-  if (r != 0)
-    return r < 0 ? r : 0;
-#else
+  if (r == 0)
+    r = compress_fast (ctx, window, in, len, out, out_len);
+  return r < 0 ? r : r == 0;
+}
+
+#else /* !HAVE_LIBISAL */
+
+/* zlib is not: it is asked about the first part and about samples. */
+static int
+is_noise (struct codec_deflate *ctx, unsigned window,
+          const uint8_t *in, size_t len, void *out, size_t out_len)
+{
   size_t off;
+  int64_t r;
 
   (void) out;
   (void) out_len;
-  for (off = LOOK_LEN; off + PROBE_LEN <= len; off += LOOK_LEN) {
+  r = compress_fast (ctx, window, in, LOOK_LEN, ctx->scratch, LOOK_LEN - 1);
+  for (off = LOOK_LEN; r == 0 && off + PROBE_LEN <= len; off += LOOK_LEN)
     r = compress_fast (ctx, window, in + off, PROBE_LEN,
                        ctx->scratch, PROBE_LEN - 1);
-    if (r != 0)
-      return r < 0 ? r : 0;
-  }
-#endif
-  return 1;
+  return r < 0 ? r : r == 0;
 }
+
+#endif /* !HAVE_LIBISAL */
 
 /* Returns 0 if IN is not runs, or does not fit. */
 static int64_t

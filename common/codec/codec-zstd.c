@@ -149,7 +149,8 @@ frame_is_allowed (const uint8_t *in, size_t in_len)
   magic = in[0] | in[1] << 8 | in[2] << 16 | (uint32_t) in[3] << 24;
   if ((magic & SKIPPABLE_MASK) == SKIPPABLE_MAGIC)
     return true;
-  return magic == ZSTD_MAGICNUMBER && ZSTD_getDictID_fromFrame (in, in_len) == 0;
+  return magic == ZSTD_MAGICNUMBER &&
+    ZSTD_getDictID_fromFrame (in, in_len) == 0;
 }
 
 static int
