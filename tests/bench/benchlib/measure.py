@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 
-from .context import Failed, run
+from .context import Failed, Missing, run
 from .images import remove
 from .servers import Server, family, nbdkit_argv
 
@@ -93,6 +93,25 @@ def load(ctx, images, wl, name):
         sample["grown"] = allocated(
             image["raw" if family(name) == "raw" else "qcow2"])
     return sample
+
+
+def fio(ctx, images, wl, name):
+    """fio's nbd engine, as a second opinion on nbdload."""
+    ctx.require("fio")
+    if "nbd" not in run(["fio", "--enghelp"]).split():
+        raise Missing("fio's nbd engine")
+    image = wl.image(images)
+    with Server(ctx, name, image, wl.extra_for(name)) as server:
+        client(ctx, server, nbdload_argv(ctx, server.socket,
+                                         wl.warm_up or FIRST_READ))
+        out = client(ctx, server, [
+            "fio", "--output-format=json", "--name=bench", "--ioengine=nbd",
+            "--uri=nbd+unix:///?socket=" + server.socket, "--time_based",
+            "--runtime=%g" % max(ctx.seconds, 1)] + list(wl.load))
+        server.sample()
+    job = json.loads(out[out.index("{"):])["jobs"][0]
+    return {"value": job["read"]["iops"] + job["write"]["iops"],
+            "peak": server.peak}
 
 
 def memory(ctx, images, wl, name):

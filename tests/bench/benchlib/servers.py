@@ -15,12 +15,16 @@ A server's name is BASE[+FILTER...][:OPTION...].  Bases:
 import os
 import signal
 import subprocess
+import sys
 import time
 
 from .context import Failed, Missing
 
 QEMU = ("qemu-nbd", "qemu-nbd-uring", "qsd")
-FILTER_ARGS = ("prealloc-", "compress-", "cowmerge-")
+# Its own process group, but not its own session: the scheduler shares the
+# machine between sessions, which would favour whoever has more of them.
+GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else \
+    {"preexec_fn": os.setpgrp}
 
 
 def family(name):
@@ -112,8 +116,7 @@ class Server:
         with open(self.log, "wb") as log:
             self.start_ns = time.monotonic_ns()
             self.proc = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL,
-                                         stdout=log, stderr=log,
-                                         start_new_session=True)
+                                         stdout=log, stderr=log, **GROUP)
         return self
 
     def alive(self):

@@ -25,21 +25,21 @@ def traces():
     overlay = lambda i: i.fresh_overlay(65536)
     return [
         ("random 4k read", lambda i: i.full(), ("ours", "qemu-nbd"),
-         _op("randread", "4k", 16), 2000, None),
+         _op("randread", "4k", 16), 5000, None),
         ("overwrite 4k", lambda i: i.full(), ("ours", "qemu-nbd"),
-         _op("randwrite", "4k", 16), 2000, None),
+         _op("randwrite", "4k", 16), 5000, None),
         ("allocating random 4k", fresh,
          ("ours", "ours+preallocate", "qemu-nbd", "qsd-prealloc"),
-         _op("randwrite", "4k", 16), 4000, ("ours+preallocate", 1.05)),
+         _op("randwrite", "4k", 16), 10000, ("ours+preallocate", 1.05)),
         ("allocating 4k + flush", fresh,
          ("ours", "ours+preallocate", "qemu-nbd"),
-         _op("randwrite-flush", "4k", 1), 300, None),
+         _op("randwrite-flush", "4k", 1), 1000, None),
         ("overlay, random 4k", overlay, ("ours", "ours+cowmerge",
                                          "qemu-nbd"),
-         _op("randwrite", "4k", 1), 1000, ("ours+cowmerge", 2.0)),
+         _op("randwrite", "4k", 1), 8000, ("ours+cowmerge", 2.0)),
         ("overlay, sequential 4k", overlay, ("ours", "ours+cowmerge",
                                              "qemu-nbd"),
-         _op("write", "4k", 16), 8000, ("ours+cowmerge", .07)),
+         _op("write", "4k", 16), 16000, ("ours+cowmerge", .07)),
     ]
 
 

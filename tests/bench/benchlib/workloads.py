@@ -368,6 +368,22 @@ def _core():
     return out
 
 
+def _clients():
+    """Other clients than nbdload: fio's nbd engine, and libnbd."""
+    out = []
+    for rw, word in (("randread", "read"), ("randwrite", "overwrite")):
+        out.append(Workload(
+            "fio-" + word, "fio, random 4k %s, depth 16" % word, "clients",
+            lambda i: i.full(), func=measure.fio,
+            warm_up=WARM_READ if word == "read" else WARM_WRITE,
+            load=("--rw=" + rw, "--bs=4k", "--iodepth=16", "--size=" + PART,
+                  "--direct=0", "--norandommap")))
+    out.append(Workload(
+        "nbdcopy-full", "nbdcopy of an uncompressed image", "clients",
+        lambda i: i.full(), func=measure.nbdcopy_out))
+    return out
+
+
 def _scale():
     out = []
     for label, size in (("1G", GIB), ("64G", 64 * GIB), ("1T", TIB),
@@ -398,4 +414,5 @@ def _scale():
 
 def all_workloads():
     return (_in_place() + _allocating() + _overlay() + _compressed() +
-            _compress() + _open() + _preallocate() + _core() + _matrix() + _scale())
+            _compress() + _open() + _preallocate() + _core() + _clients() +
+            _matrix() + _scale())
