@@ -31,7 +31,7 @@ LAYERS = [
     ("data", "inflight ccache crypt io io-data io-read io-write io-cow "
              "io-discard io-extents backing bitmaps"),
     ("core", "core"),
-    ("admin: tools", "admin l1-walk"),
+    ("admin: tools", "admin l1-walk bitmaps-resize"),
     ("admin", "create resize snapshot check repair"),
     ("top", "image"),
 ]
