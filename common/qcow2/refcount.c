@@ -717,6 +717,32 @@ refcount_add_locked (struct refcount *rc, uint64_t cluster_idx,
   return r;
 }
 
+int
+refcount_set_locked (struct refcount *rc, uint64_t cluster_idx,
+                     uint64_t nr, uint64_t value)
+{
+  struct mcache_block *block;
+  uint64_t start;
+  uint8_t *p;
+  int r;
+
+  for (; nr > 0; ++cluster_idx, --nr) {
+    if (block_of (rc, cluster_idx) >= rc->nr_entries ||
+        rc->table[block_of (rc, cluster_idx)] == 0)
+      return -EIO;
+    r = get_slice (rc, cluster_idx, &block);
+    if (r < 0)
+      return r;
+    p = mcache_dirty_locked (rc->mcache, block, MCACHE_REFBLOCK, 0);
+    if (p == NULL)
+      return -ENOMEM;
+    start = slice_start (rc, cluster_idx);
+    refcount_entry_set (p, cluster_idx - start, rc->geo->refcount_order,
+                        value);
+  }
+  return 0;
+}
+
 /* ------------------------------------------------------------------
  * Searching.
  */

@@ -83,6 +83,13 @@ extern int refcount_add_locked (struct refcount *rc, uint64_t cluster_idx,
                                 uint64_t nr, int delta)
   __attribute__ ((__warn_unused_result__));
 
+/* Set the refcounts of NR clusters, all described by blocks that exist, to
+ * VALUE.  For repair only.  -EIO, -ENOMEM: some may have been set.
+ */
+extern int refcount_set_locked (struct refcount *rc, uint64_t cluster_idx,
+                                uint64_t nr, uint64_t value)
+  __attribute__ ((__warn_unused_result__));
+
 /* First run of free clusters (refcount 0) at or after START_IDX: its start
  * and its length, at most MAX_NR.  Space without a block is free, also
  * beyond the end of the table.  Ranges of broken blocks are passed over.
