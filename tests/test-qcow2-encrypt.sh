@@ -48,7 +48,7 @@ model ()
 {
     nbdkit -U - qcow2 $1 passphrase=abc --run "$PYTHON \
         $abs_top_srcdir/tests/model.py --uri \"\$uri\" --shadow $2 \
-        --ops $MODEL_OPS --unit 512"
+        --ops $((MODEL_OPS / 3)) --unit 512"
 }
 
 for more in "" \

@@ -58,6 +58,7 @@ fill_cluster (void *opaque, void *out, size_t out_len, size_t want)
 
   if (codec == NULL)
     return -ENOMEM;
+  want = codec_want (f->io->codec, out_len, want);
   buf = malloc (f->run->comp_len);
   if (buf == NULL)
     return -ENOMEM;
