@@ -87,12 +87,6 @@ unlock (struct backend_crash *c)
   pthread_mutex_unlock (&c->lock);
 }
 
-static uint64_t
-tick (struct backend_crash *c)
-{
-  return atomic_fetch_add (&c->clock->now, 1) + 1;
-}
-
 static const char *
 call_name (enum crash_call call)
 {
@@ -152,7 +146,7 @@ log_locked (struct backend_crash *c, enum crash_call call,
   op->call = call;
   op->off = off;
   op->len = len;
-  op->start = tick (c);
+  op->start = crash_clock_tick (c->clock);
   return op;
 }
 
@@ -215,7 +209,7 @@ write_locked (struct backend_crash *c, uint8_t *data, uint64_t off,
   }
   op->data = data;
   r = backend_pwrite (c->mem, data, len, off, 0);
-  op->end = tick (c);
+  op->end = crash_clock_tick (c->clock);
   if (r < 0) {                  /* over the limit of the memory: no change */
     nbdkit_error ("%s: write of %" PRIu64 " bytes at offset %" PRIu64 ": %s",
                   c->backend.name, len, off, strerror (-r));
@@ -273,7 +267,7 @@ crash_flush (struct backend *b)
   unlock (c);
   sched_yield ();
   lock (c);
-  end = c->ops[n].end = tick (c);
+  end = c->ops[n].end = crash_clock_tick (c->clock);
   for (i = 0; i < c->nr_ops; ++i) {
     op = &c->ops[i];
     if (op->stable_at || op->doomed)
@@ -304,7 +298,7 @@ crash_zero (struct backend *b, uint64_t off, uint64_t len)
     op = log_locked (c, CRASH_ZERO, off, len);
     r = op == NULL ? -ENOMEM : c->mem->ops->zero (c->mem, off, len);
     if (op)
-      op->end = tick (c);
+      op->end = crash_clock_tick (c->clock);
     if (op && r < 0)
       op->len = 0;
   }
@@ -325,7 +319,7 @@ crash_punch (struct backend *b, uint64_t off, uint64_t len)
     op = log_locked (c, CRASH_PUNCH, off, len);
     r = op == NULL ? -ENOMEM : backend_punch (c->mem, off, len);
     if (op)
-      op->end = tick (c);
+      op->end = crash_clock_tick (c->clock);
   }
   unlock (c);
   return r;
@@ -345,7 +339,7 @@ crash_truncate (struct backend *b, uint64_t len, bool allocate)
   if (r == 0) {
     op = log_locked (c, CRASH_TRUNCATE, 0, len);
     if (op)
-      op->end = tick (c);
+      op->end = crash_clock_tick (c->clock);
     else
       r = -ENOMEM;
   }

@@ -36,6 +36,15 @@ struct crash_clock {
   _Atomic uint64_t now;
 };
 
+/* A moment that is later than all before; for clients, to tell what of
+ * theirs came before what.
+ */
+static inline uint64_t
+crash_clock_tick (struct crash_clock *clock)
+{
+  return atomic_fetch_add (&clock->now, 1) + 1;
+}
+
 /* Kinds of calls; they can be combined. */
 enum crash_call {
   CRASH_PREAD = 1 << 0,

@@ -41,10 +41,10 @@ check_left (struct crash_run *run, const struct crash_fault *fault,
   const struct crash_choice choice = { keep, fault->nr };
   struct crash_image image;
 
-  crash_run_image (run, run->clock.now, &choice, &image);
+  crash_run_image (run, run->clock->now, &choice, &image);
   if (!crash_verify_image (run, &image, max_leaks, fault->nr * 5 + keep)) {
     crash_run_image_free (&image);
-    crash_run_image (run, run->clock.now, &choice, &image);
+    crash_run_image (run, run->clock->now, &choice, &image);
     crash_run_image_save (&image);
     complain (run, fault, "a bad image is left: see crash-failed.qcow2");
   }
@@ -79,10 +79,10 @@ run_with_fault (const struct crash_setup *setup, uint64_t seed,
 
   /* The process ends: what it has written stays. */
   if (r < 0)
-    crash_model_at (run.model, run.clock.now);
+    crash_model_at (run.model, run.clock->now);
   check_left (&run, fault, CRASH_KEEP_ALL, r == 0 ? 0 : UINT64_MAX);
   /* So does the power. */
-  crash_model_at (run.model, run.clock.now);
+  crash_model_at (run.model, run.clock->now);
   check_left (&run, fault, CRASH_KEEP_NONE, UINT64_MAX);
   check_left (&run, fault, CRASH_KEEP_RANDOM, UINT64_MAX);
   check_left (&run, fault, CRASH_KEEP_TORN, UINT64_MAX);

@@ -5,12 +5,14 @@
  * requests; only sectors that some request touched have a set of their own,
  * the others have what was there at first.
  *
- * No locks, no I/O.
+ * Requests may be added by several threads at once; all else is for one.
+ * No I/O.
  */
 
 #include <config.h>
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,7 @@ struct set {
 };
 
 struct crash_model {
+  pthread_mutex_t lock;         /* the list of events, while it grows */
   uint64_t size;
   uint8_t *first;               /* rounded up to sectors with zeroes */
   struct event *events;
@@ -51,6 +54,7 @@ crash_model_create (const uint8_t *data, uint64_t size)
 {
   struct crash_model *m = must (calloc (1, sizeof *m));
 
+  pthread_mutex_init (&m->lock, NULL);
   m->size = size;
   m->nr_sectors = (size + CRASH_SECTOR - 1) / CRASH_SECTOR;
   m->first = must (calloc (m->nr_sectors + 1, CRASH_SECTOR));
@@ -71,46 +75,44 @@ crash_model_free (struct crash_model *m)
   free (m->events);
   free (m->sets);
   free (m->first);
+  pthread_mutex_destroy (&m->lock);
   free (m);
 }
 
-static struct event *
-new_event (struct crash_model *m)
+static void
+add_event (struct crash_model *m, const struct event *e)
 {
-  struct event *e;
-
+  pthread_mutex_lock (&m->lock);
   if (m->nr_events == m->cap_events) {
     m->cap_events = m->cap_events * 2 + 64;
     m->events = must (realloc (m->events,
                                m->cap_events * sizeof *m->events));
   }
-  e = &m->events[m->nr_events++];
-  memset (e, 0, sizeof *e);
-  return e;
+  m->events[m->nr_events++] = *e;
+  pthread_mutex_unlock (&m->lock);
 }
 
 void
 crash_model_change (struct crash_model *m, const struct crash_change *change)
 {
-  struct event *e = new_event (m);
+  struct event e = { .change = *change };
   uint8_t *data = must (calloc (1, change->len + 1));
 
-  e->change = *change;
   if (change->data)
     memcpy (data, change->data, change->len);
-  e->change.data = data;
+  e.change.data = data;
+  add_event (m, &e);
 }
 
 void
 crash_model_flush (struct crash_model *m, uint64_t start, uint64_t end,
                    bool ok)
 {
-  struct event *e = new_event (m);
+  const struct event e = {
+    .is_flush = true, .change = { .start = start, .end = end, .ok = ok },
+  };
 
-  e->is_flush = true;
-  e->change.start = start;
-  e->change.end = end;
-  e->change.ok = ok;
+  add_event (m, &e);
 }
 
 /* ---------------------------------------------------------------------- */
@@ -188,19 +190,19 @@ forget_sets (struct crash_model *m)
 void
 crash_model_at (struct crash_model *m, uint64_t t)
 {
-  size_t covered = 0;           /* events before this one are certain */
+  uint64_t covered = 0;         /* what had ended before is certain */
   size_t i;
 
   forget_sets (m);
   for (i = 0; i < m->nr_events; ++i) {
     const struct crash_change *c = &m->events[i].change;
 
-    if (m->events[i].is_flush && c->ok && c->end <= t)
-      covered = i;
+    if (m->events[i].is_flush && c->ok && c->end <= t && c->start > covered)
+      covered = c->start;
   }
   for (i = 0; i < m->nr_events; ++i) {
     const struct crash_change *c = &m->events[i].change;
-    bool certain = c->ok && (i < covered || (c->fua && c->end <= t));
+    bool certain = c->ok && (c->end < covered || (c->fua && c->end <= t));
 
     if (!m->events[i].is_flush && c->start <= t)
       change_range (m, c, certain);

@@ -7,8 +7,9 @@
  * request that is certain replaces the set; a request that may have
  * happened, wholly or in part, adds to it.
  *
- * Moments are those of crash_clock (backend-crash.h).  For one client, which
- * does one thing after the other: so a flush covers what it did before.
+ * Moments are those of crash_clock (backend-crash.h).  The start and end of
+ * each request must be moments of their own (crash_clock_tick).  Requests of
+ * which neither ended before the other began must not touch the same sector.
  */
 
 #ifndef CRASH_MODEL_H

@@ -87,7 +87,7 @@ check_closed (struct crash_run *run)
   struct crash_check check;
   struct crash_image image;
 
-  crash_run_image (run, run->clock.now, &choice, &image);
+  crash_run_image (run, run->clock->now, &choice, &image);
   assert (crash_verify_metadata (image.file, 0, &check) && !check.dirty);
   crash_verify_qemu (run, image.file, false, false);
   if (run->core->geo.data_file_raw) {
@@ -106,21 +106,22 @@ compare_times (const void *a, const void *b)
   return *x < *y ? -1 : *x > *y;
 }
 
-/* The moments of both files, to be freed. */
+/* The moments of both files, and the end; to be freed. */
 static uint64_t *
 all_times (struct crash_run *run, size_t *nr)
 {
-  uint64_t *times, *more;
-  size_t nr_more;
+  uint64_t *times, *more = NULL;
+  size_t nr_more = 0;
 
   assert (backend_crash_times (run->disk, &times, nr) == 0);
-  if (run->data == NULL)
-    return times;
-  assert (backend_crash_times (run->data, &more, &nr_more) == 0);
-  times = realloc (times, (*nr + nr_more) * sizeof *times);
+  if (run->data)
+    assert (backend_crash_times (run->data, &more, &nr_more) == 0);
+  times = realloc (times, (*nr + nr_more + 1) * sizeof *times);
   assert (times != NULL);
-  memcpy (times + *nr, more, nr_more * sizeof *more);
+  if (nr_more)
+    memcpy (times + *nr, more, nr_more * sizeof *more);
   *nr += nr_more;
+  times[(*nr)++] = run->clock->now;
   free (more);
   qsort (times, *nr, sizeof *times, compare_times);
   return times;

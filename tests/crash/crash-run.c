@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Runs a workload on the engine: see the header.
  *
- * One thread; so the log, and with it what is tested, is the same each
+ * With one thread, the log, and with it what is tested, is the same each
  * time.
  */
 
@@ -111,7 +111,7 @@ crashable (struct crash_run *run, struct backend *initial)
   struct backend *mem, *b;
 
   assert (backend_mem_clone (initial, &mem) == 0);
-  assert (backend_crash_create (mem, &run->clock, &b) == 0);
+  assert (backend_crash_create (mem, run->clock, &b) == 0);
   return b;
 }
 
@@ -124,6 +124,8 @@ crash_run_start (struct crash_run *run, const struct crash_setup *setup,
   memset (run, 0, sizeof *run);
   run->setup = setup;
   run->seed = run->first_seed = seed;
+  run->clock = calloc (1, sizeof *run->clock);
+  assert (run->clock != NULL);
   assert (ccache_create (CLUSTER_CACHE, &run->ccache) == 0);
   if (setup->raw_backing) {
     run->backing.raw = setup->raw_backing;
@@ -161,6 +163,27 @@ crash_run_end (struct crash_run *run)
     free (run->snapshots[i]);
   free (run->snapshots);
   free (run->buf);
+  free (run->clock);
+}
+
+struct crash_run *
+crash_run_join (struct crash_run *run, uint64_t seed)
+{
+  struct crash_run *other = malloc (sizeof *other);
+
+  assert (other != NULL);
+  *other = *run;
+  other->seed = seed;
+  other->buf = malloc (run->size + 1);
+  assert (other->buf != NULL);
+  return other;
+}
+
+void
+crash_run_leave (struct crash_run *other)
+{
+  free (other->buf);
+  free (other);
 }
 
 /* ----------------------------------------------------------------------
@@ -204,7 +227,7 @@ note_change (struct crash_run *run, uint64_t off, uint64_t len,
 {
   const struct crash_change change = {
     .off = off, .len = len, .data = data, .start = start_time,
-    .end = run->clock.now, .ok = r == 0, .fua = fua,
+    .end = crash_clock_tick (run->clock), .ok = r == 0, .fua = fua,
   };
 
   assert (r == 0 || run->tolerant);
@@ -216,7 +239,7 @@ int
 crash_run_write (struct crash_run *run, uint64_t off, uint64_t len,
                  unsigned io_flags)
 {
-  uint64_t t = run->clock.now;
+  uint64_t t = crash_clock_tick (run->clock);
   int r;
 
   crash_random_bytes (&run->seed, run->buf, len);
@@ -230,7 +253,7 @@ crash_run_compressed (struct crash_run *run, uint64_t off, uint64_t len)
   const struct io_hints hints = {
     .compress = true, .codec = { .type = run->setup->codec },
   };
-  uint64_t t = run->clock.now, i, part;
+  uint64_t t = crash_clock_tick (run->clock), i, part;
   int r;
 
   /* A random part of each cluster is random, the rest is all the same. */
@@ -247,7 +270,7 @@ int
 crash_run_zero (struct crash_run *run, uint64_t off, uint64_t len,
                 unsigned io_flags)
 {
-  uint64_t t = run->clock.now;
+  uint64_t t = crash_clock_tick (run->clock);
   int r = io_zero (&run->core->io, len, off, io_flags, NULL);
 
   return note_change (run, off, len, NULL, t, io_flags & IO_FUA, r);
@@ -259,7 +282,7 @@ crash_run_zero (struct crash_run *run, uint64_t off, uint64_t len,
 int
 crash_run_trim (struct crash_run *run, uint64_t off, uint64_t len)
 {
-  uint64_t t = run->clock.now, i;
+  uint64_t t = crash_clock_tick (run->clock), i;
   uint8_t *old = malloc (len);
   int r;
 
@@ -282,22 +305,22 @@ crash_run_trim (struct crash_run *run, uint64_t off, uint64_t len)
 int
 crash_run_flush (struct crash_run *run)
 {
-  uint64_t t = run->clock.now;
+  uint64_t t = crash_clock_tick (run->clock);
   int r = io_flush (&run->core->io);
 
   assert (r == 0 || run->tolerant);
-  crash_model_flush (run->model, t, run->clock.now, r == 0);
+  crash_model_flush (run->model, t, crash_clock_tick (run->clock), r == 0);
   return r;
 }
 
 int
 crash_run_finish (struct crash_run *run)
 {
-  uint64_t t = run->clock.now;
+  uint64_t t = crash_clock_tick (run->clock);
   int r = core_finish (run->core);
 
   assert (r == 0 || run->tolerant);
-  crash_model_flush (run->model, t, run->clock.now, r == 0);
+  crash_model_flush (run->model, t, crash_clock_tick (run->clock), r == 0);
   return r;
 }
 

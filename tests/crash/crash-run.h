@@ -2,7 +2,8 @@
 /* Runs a workload on the engine, above a backend that can lose power, for
  * crash-power.c and crash-faults.c.
  *
- * What happens depends on the setup and on the seed only.
+ * What happens depends on the setup and on the seed only, unless the workload
+ * has threads.
  */
 
 #ifndef CRASH_RUN_H
@@ -41,7 +42,7 @@ struct crash_run {
   const struct crash_setup *setup;
   uint64_t seed, first_seed;
   bool tolerant;                /* errors are expected */
-  struct crash_clock clock;
+  struct crash_clock *clock;
   struct backend *disk, *data;  /* lose power; DATA: NULL = no data file */
   struct ccache *ccache;
   struct core *core;
@@ -78,6 +79,13 @@ extern void crash_run_range (struct crash_run *run, uint64_t unit,
 extern uint64_t crash_run_size (const struct crash_run *run);
 extern uint64_t crash_run_cluster_size (const struct crash_run *run);
 
+/* The same run for another thread, with random numbers of its own.  Threads
+ * must not touch each other's sectors.
+ */
+extern struct crash_run *crash_run_join (struct crash_run *run,
+                                         uint64_t seed);
+extern void crash_run_leave (struct crash_run *other);
+
 /* For crash-power.c and crash-faults.c.  start: a copy of the image is open
  * for writing above a backend that can lose power.  end frees everything.
  * open: another image on FILE (and DATA), with the options of the setup; NULL
@@ -110,8 +118,8 @@ extern int crash_run_read (struct io *io, uint8_t *buf);
 /* The content of snapshot number I, to be freed; NULL: cannot be read. */
 extern uint8_t *crash_run_read_snapshot (struct core *core, size_t i);
 
-/* Images to start with: a new one; one with a data file; a file (of qemu-img), loaded; raw random
- * data.
+/* Images to start with: a new one; one with a data file; a file (of
+ * qemu-img), loaded; raw random data.
  */
 extern struct backend *crash_run_create (const struct create_options *o);
 extern struct backend *crash_run_create_pair (const struct create_options *o,

@@ -118,7 +118,7 @@ static bool
 can_be_used (struct crash_run *run, const struct crash_image *image,
              uint64_t leaks)
 {
-  uint64_t seed = leaks + run->clock.now, off, len;
+  uint64_t seed = leaks + run->clock->now, off, len;
   struct crash_check check;
   struct core *core = crash_run_open (run, image->file, image->data, true);
   uint8_t data[5000], back[5000];

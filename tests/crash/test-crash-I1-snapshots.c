@@ -82,8 +82,9 @@ main (void)
     return 77;
   }
   test ("snapshots-4k", "cluster_size=4k", 512, 4);
-  test ("snapshots-64k", "cluster_size=64k", 2048, 64);
-  test ("snapshots-64k-v2", "cluster_size=64k,compat=0.10", 2048, 64);
-  test ("snapshots-64k-subclusters", "cluster_size=64k,extended_l2=on", 2048, 64);
+  test ("snapshots-64k", "cluster_size=64k", 768, 64);
+  test ("snapshots-64k-v2", "cluster_size=64k,compat=0.10", 768, 64);
+  test ("snapshots-64k-subclusters", "cluster_size=64k,extended_l2=on",
+        768, 64);
   return 0;
 }
