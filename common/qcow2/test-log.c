@@ -18,7 +18,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
-static void
+__attribute__ ((format (printf, 2, 0))) static void
 print_message (const char *kind, const char *fmt, va_list args)
 {
   flockfile (stderr);
@@ -28,7 +28,7 @@ print_message (const char *kind, const char *fmt, va_list args)
   funlockfile (stderr);
 }
 
-__attribute__ ((weak)) void
+__attribute__ ((weak, format (printf, 1, 2))) void
 nbdkit_error (const char *fmt, ...)
 {
   va_list args;
@@ -38,7 +38,7 @@ nbdkit_error (const char *fmt, ...)
   va_end (args);
 }
 
-__attribute__ ((weak)) void
+__attribute__ ((weak, format (printf, 1, 2))) void
 nbdkit_debug (const char *fmt, ...)
 {
   va_list args;
