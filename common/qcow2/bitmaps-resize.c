@@ -180,7 +180,7 @@ static int
 table_broken (const struct table *t, const char *what, uint64_t off)
 {
   nbdkit_error ("%s: bitmap \"%s\": %s at offset 0x%" PRIx64 " overlaps other "
-                "metadata; it stays marked as in use",
+                "metadata or is not in the file; it stays marked as in use",
                 t->core->name, t->e->name, what, off);
   return -EINVAL;
 }
@@ -298,10 +298,13 @@ clear_tail (struct table *t)
   if (data == NULL)
     return -ENOMEM;
   r = backend_pread (core->file, data, cs, off);
-  data[first] &= (1 << bits % 8) - 1;
-  memset (data + first + 1, 0, cs - first - 1);
-  if (r == 0)
+  if (r == -ENODATA)
+    r = table_broken (t, "bitmap data", off);
+  if (r == 0) {
+    data[first] &= (1 << bits % 8) - 1;
+    memset (data + first + 1, 0, cs - first - 1);
     r = backend_pwrite (core->file, data, cs, off, 0);
+  }
   free (data);
   return r;
 }
@@ -417,6 +420,10 @@ bitmaps_resize_end (struct bitmaps_resize *b, bool all_dirty)
 
   if (!b->active)
     return 0;
+  if (commit_has_failed (&core->commit)) {
+    bitmaps_free_directory (&b->directory);
+    return -EIO;                /* they stay marked */
+  }
   for (i = 0; r == 0 && i < b->directory.nr; i++)
     if (core->header.size != b->old_size || all_dirty)
       r = resize_one (core, &b->directory.entries[i], all_dirty);

@@ -104,13 +104,44 @@ read_snapshots (struct core *core)
   return -EINVAL;
 }
 
+/* The L1 tables of snapshots.  They are apart from each other, so together
+ * they are not longer than the file: an image that lies about that must not
+ * cost more time and memory.  A snapshot that is broken is left out, since
+ * nothing else needs it.
+ */
+static int
+register_snapshots (struct core *core)
+{
+  int64_t size = backend_size (core->file);
+  uint64_t left, bytes;
+  size_t i;
+  int r = 0;
+
+  if (size < 0)
+    return size;
+  left = size;
+  for (i = 0; r == 0 && i < core->snapshots.nr; ++i) {
+    const struct snapshot_entry *e = &core->snapshots.entries[i];
+
+    bytes = e->l1_size * UINT64_C (8);
+    if (bytes > left || e->l1_table_offset > (uint64_t) size - bytes) {
+      nbdkit_debug ("%s: snapshot \"%s\" is broken: its L1 table is not in "
+                    "the file", core->name, e->id);
+      continue;
+    }
+    left -= bytes;
+    r = overlap_add_locked (core->overlap, e->l1_table_offset, bytes,
+                            OVERLAP_SNAPSHOT_L1);
+  }
+  return r;
+}
+
 /* Metadata that does not move while the image is served. */
 static int
 register_metadata (struct core *core)
 {
   const struct header *h = &core->header;
   struct overlap *o = core->overlap;
-  size_t i;
   int r;
 
   WRITE_SCOPE (&core->meta);
@@ -119,10 +150,8 @@ register_metadata (struct core *core)
   if (r == 0 && h->nb_snapshots)
     r = overlap_add_locked (o, h->snapshots_offset, core->snapshots.bytes,
                             OVERLAP_SNAPSHOT_TABLE);
-  for (i = 0; r == 0 && i < core->snapshots.nr; ++i)
-    r = overlap_add_locked (o, core->snapshots.entries[i].l1_table_offset,
-                            core->snapshots.entries[i].l1_size *
-                            UINT64_C (8), OVERLAP_SNAPSHOT_L1);
+  if (r == 0)
+    r = register_snapshots (core);
   if (r == 0 && h->has_bitmaps)
     r = overlap_add_locked (o, h->bitmap_directory_offset,
                             h->bitmap_directory_size, OVERLAP_BITMAPS);
@@ -310,6 +339,9 @@ core_open_snapshot (struct core *core, const struct snapshot_entry *s,
 {
   int r;
 
+  r = snapshot_table_check (core->name, &core->geo, s);
+  if (r < 0)
+    return r;
   r = map_open (map, core->name, &core->geo, core->file, core->mcache, NULL,
                 NULL, &core->meta, s->disk_size, s->l1_table_offset,
                 s->l1_size);

@@ -292,8 +292,7 @@ resize_image (struct core *core, uint64_t size, bool may_shrink)
   if (r == 0) {
     r = rounded < core->header.size ? shrink (core, rounded)
       : grow (core, rounded);
-    r2 = commit_has_failed (&core->commit) ? -EIO
-      : bitmaps_resize_end (&bitmaps, false);
+    r2 = bitmaps_resize_end (&bitmaps, false);
     if (r == 0)
       r = r2;
   }

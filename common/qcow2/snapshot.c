@@ -364,8 +364,6 @@ apply_with_bitmaps (struct core *core, const struct snapshot_entry *e,
   if (r < 0)
     return r;
   r = apply_on_disk (core, e, l1, damaged);
-  if (commit_has_failed (&core->commit))
-    return -EIO;
   r2 = bitmaps_resize_end (&bitmaps, *damaged);
   return r < 0 ? r : r2;
 }
