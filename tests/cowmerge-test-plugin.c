@@ -430,15 +430,16 @@ test_extents (void *handle, uint32_t count, uint64_t off, uint32_t flags,
   int r = 0;
 
   (void) flags;
+  if (layer) {
+    hints->layer_disk = (uintptr_t) h->img + h->kind;
+    hints->layer_grain = grain;
+  }
   if (h->kind != IMAGE)
     return nbdkit_add_extent (extents, off, count, 0);
   dawdle ();
   pthread_mutex_lock (&lock);
-  if (layer) {
-    hints->layer_disk = (uintptr_t) h->img;
-    hints->layer_grain = grain;
+  if (layer)
     h->img->counts.layer_extents++;
-  }
   else
     h->img->counts.extents++;
   for (int64_t c = off / cluster;

@@ -70,3 +70,27 @@ assert stable(4*K, 22*CLUSTER) == b"i" * 4*K
 other.flush()
 assert stable(4*K, 22*CLUSTER, "other") == b"j" * 4*K
 EOT
+stop_nbdkit "$tmpdir/pid"
+rm "$sock"
+
+# A flush waits for what another thread is just writing out.
+export stuck="$tmpdir/stuck"
+start_nbdkit -P "$tmpdir/pid" -U "$sock" --filter=cowmerge \
+             .libs/cowmerge-test-plugin.so cowmerge-delay=20 stuck="$stuck"
+nbdsh -c "exec(open('$abs_top_srcdir/tests/cowmerge-helpers.py').read())" \
+      -c - <<'EOT'
+h = connect()
+h2 = connect()
+for i in range(3):
+    open(os.environ["stuck"], "w").close()
+    h.pwrite(b"a" * 100, i * CLUSTER + 100)
+    time.sleep(0.3)             # a background thread is at it
+    t = threading.Thread(target=h2.flush)
+    t.start()
+    t.join(0.3)
+    assert t.is_alive()
+    assert stable(100, i * CLUSTER + 100) == backing(100, i * CLUSTER + 100)
+    os.unlink(os.environ["stuck"])
+    t.join()
+    assert stable(100, i * CLUSTER + 100) == b"a" * 100
+EOT

@@ -242,7 +242,8 @@ cowmerge_prepare (nbdkit_next *next, void *handle, int readonly)
     return 0;
   }
 
-  facts = layer_ask (next);
+  if (layer_ask (next, size, &facts) < 0)
+    return -1;
   key.disk = facts.disk;
   if (overlay_attach (&key, size, cluster, facts.grain, &h->ov) < 0) {
     h->ov = NULL;

@@ -13,6 +13,7 @@
  * Locks: the overlay's, not across the question.
  */
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
 
@@ -97,25 +98,38 @@ ask (nbdkit_next *next, uint32_t count, uint64_t off, bool full)
   return exts;
 }
 
-struct layer_facts
-layer_ask (nbdkit_next *next)
+enum presence_state
+layer_state_written (void)
 {
+  /* It may be compressed, and then the next write has to copy it. */
+  return whole_clusters ? PRESENCE_UNKNOWN : PRESENCE_PRESENT;
+}
+
+int
+layer_ask (nbdkit_next *next, uint64_t size, struct layer_facts *facts)
+{
+  /* Two places, since a filter may remember what it was last told. */
+  const uint64_t offs[] = { 0, size - 1 };
   struct qcow2_hints *hints = get_hints ();
-  struct layer_facts facts = { 0 };
   struct nbdkit_extents *exts;
 
-  /* A layer in between may answer without asking the plugin. */
-  if (KNOWN (hints, layer_disk))
-    hints->layer_disk = 0;
-  if (KNOWN (hints, layer_grain))
-    hints->layer_grain = 0;
-  exts = ask (next, 1, 0, false);
-  nbdkit_extents_free (exts);
-  if (KNOWN (hints, layer_disk))
-    facts.disk = hints->layer_disk;
-  if (KNOWN (hints, layer_grain))
-    facts.grain = hints->layer_grain;
-  return facts;
+  facts->disk = facts->grain = 0;
+  if (!KNOWN (hints, layer_grain))
+    return 0;
+  hints->layer_disk = hints->layer_grain = 0;
+  for (unsigned i = 0; i < 2 && hints->layer_disk == 0; ++i) {
+    exts = ask (next, 1, offs[i], false);
+    nbdkit_extents_free (exts);
+  }
+  facts->disk = hints->layer_disk;
+  facts->grain = hints->layer_grain;
+  if (facts->disk == 0) {
+    nbdkit_error ("cowmerge: a filter below this one answers block status "
+                  "requests by itself, so that the plugin cannot tell which "
+                  "disk this is: put it above (before) cowmerge");
+    return -EINVAL;
+  }
+  return 0;
 }
 
 static enum presence_state

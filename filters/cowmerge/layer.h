@@ -24,14 +24,20 @@ extern int layer_init (void)
  */
 extern bool layer_whole_clusters (void);
 
-/* What the plugin tells of the disk that NEXT leads to.  Without an answer,
- * all 0.
+/* The presence of a cluster that was just written. */
+extern enum presence_state layer_state_written (void);
+
+/* What the plugin tells of the disk of SIZE bytes that NEXT leads to.  All 0
+ * if the plugin is an older one, which does not tell.  -EINVAL, with a
+ * message, if a filter in between keeps the question from the plugin.
  */
 struct layer_facts {
   uint64_t disk;                /* equal for connections to the same disk */
   uint32_t grain;               /* bytes that a write copies as a whole */
 };
-extern struct layer_facts layer_ask (nbdkit_next *next);
+extern int layer_ask (nbdkit_next *next, uint64_t size,
+                      struct layer_facts *facts)
+  __attribute__ ((__warn_unused_result__));
 
 /* Ask the plugin which clusters from IDX on its layer has, and enter that
  * in the presence map.  Afterwards the state of IDX is known, unless there

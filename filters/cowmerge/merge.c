@@ -196,7 +196,7 @@ write_straight (struct merge_request *rq, const void *buf, uint32_t count,
     if (r == 0)
       remove_replaced_locked (ov, st.count, off);
     presence_set_locked (&ov->presence, st.first, st.last,
-                         r == 0 ? PRESENCE_PRESENT : PRESENCE_UNKNOWN);
+                         r == 0 ? layer_state_written () : PRESENCE_UNKNOWN);
   }
   claim_end_locked (&ov->claims, &claim);
   return r;

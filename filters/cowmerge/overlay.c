@@ -103,7 +103,7 @@ create (const struct overlay_key *key, uint64_t size, uint32_t cluster,
 static bool
 same_disk (const struct overlay_key *a, const struct overlay_key *b)
 {
-  if (a->disk != 0 || b->disk != 0)
+  if (a->disk != 0 && b->disk != 0)
     return a->disk == b->disk;
   return strcmp (a->name, b->name) == 0;
 }

@@ -243,7 +243,7 @@ writeout_locked (struct overlay *ov, nbdkit_next *next, struct block *b,
   else
     ov->counts.partial++;
   ov->failing = false;
-  presence_set_locked (&ov->presence, b->idx, b->idx, PRESENCE_PRESENT);
+  presence_set_locked (&ov->presence, b->idx, b->idx, layer_state_written ());
   overlay_remove_locked (ov, b);
   return 0;
 }
