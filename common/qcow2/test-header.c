@@ -448,8 +448,13 @@ check_image (const char *dir, const char *args, const char *then,
   uint64_t file_size;
 
   snprintf (file, sizeof file, "%s/image", dir);
+  /* On a busy machine qemu-img may fail to measure the speed of its key
+   * derivation: try again.
+   */
   snprintf (command, sizeof command,
-            "cd %s && rm -f image && qemu-img create -q -f qcow2 %s %s%s",
+            "cd %s && rm -f image && n=0 && "
+            "until qemu-img create -q -f qcow2 %s; do "
+            "n=$((n + 1)); test $n -lt 20 || exit 1; done %s%s",
             dir, args, then[0] ? " && " : "", then);
   run (command);
   buf = read_image (file, &len, &file_size);
