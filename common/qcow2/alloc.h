@@ -119,7 +119,8 @@ extern void alloc_release_bytes_locked (struct alloc *a,
 
 /* The last reference from the active tables to these clusters (to these
  * compressed bytes) was removed in memory: one reference will be dropped
- * once that is stable.  Never fails: without memory the space leaks, which is logged.
+ * once that is stable.  Never fails: without memory the space leaks, which
+ * is logged.
  */
 extern void alloc_defer_free_locked (struct alloc *a,
                                      uint64_t host_off, uint64_t nr);

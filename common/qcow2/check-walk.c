@@ -32,21 +32,6 @@
 #define MAX_COUNT_BYTES (UINT64_C (1) << 30)
 #define BLOCK_CACHE_BYTES (UINT64_C (4) << 20)
 
-/* Bitmap directory entry ("Bitmap directory"), bitmap table entry. */
-#define BM_TABLE_OFF            0       /* 64 */
-#define BM_TABLE_SIZE           8       /* 32 */
-#define BM_FLAGS                12      /* 32 */
-#define BM_FLAG_IN_USE          1U
-#define BM_GRANULARITY          17      /* 8, log2 */
-#define BM_NAME_SIZE            18      /* 16 */
-#define BM_EXTRA_SIZE           20      /* 32 */
-#define BM_FIXED_LEN            24
-#define BM_MAX_TABLE_SIZE       (UINT64_C (1) << 27)    /* entries */
-#define BM_MAX_DIRECTORY        (UINT64_C (64) << 20)
-#define BM_ENTRY_OFFSET_MASK    UINT64_C (0x00fffffffffffe00)
-#define BM_ENTRY_RESERVED_MASK  UINT64_C (0xff000000000001fe)
-#define BM_ENTRY_ALL_ONES       UINT64_C (1)
-
 /* ------------------------------------------------------------------
  * Small things.
  */
@@ -214,12 +199,8 @@ check_walk_close (struct check *k)
  * Counting.
  */
 
-/* [OFF, OFF + LEN) is in use for WHAT.  The last cluster of a file may be
- * incomplete, so a reference may end behind the end of the file, but by less
- * than a cluster.
- */
-static int
-add_references (struct check *k, uint64_t off, uint64_t len,
+int
+check_walk_add (struct check *k, uint64_t off, uint64_t len,
                 const char *what)
 {
   const struct geometry *geo = &k->core->geo;
@@ -311,7 +292,7 @@ walk_compressed (struct check *k, struct l2_walk *w, uint64_t i,
     k->res->compressed_clusters++;
     k->res->fragmented_clusters++;
   }
-  return add_references (k, l2_entry_comp_off (geo, e),
+  return check_walk_add (k, l2_entry_comp_off (geo, e),
                          l2_entry_comp_len (geo, e), "compressed cluster");
 }
 
@@ -354,7 +335,7 @@ walk_allocated (struct check *k, struct l2_walk *w, uint64_t i,
     w->next_off = off + geo->cluster_size;
   }
   return geo->has_data_file ? 0 :
-    add_references (k, off, geo->cluster_size, "guest cluster");
+    check_walk_add (k, off, geo->cluster_size, "guest cluster");
 }
 
 static int
@@ -430,7 +411,7 @@ walk_l1 (struct check *k, uint64_t off, uint64_t nr, bool active)
 
   if (nr == 0)
     return 0;
-  r = add_references (k, off, nr * 8, "L1 table");
+  r = check_walk_add (k, off, nr * 8, "L1 table");
   if (r < 0)
     return r;
   l1 = malloc (nr * 8);
@@ -457,7 +438,7 @@ walk_l1 (struct check *k, uint64_t off, uint64_t nr, bool active)
                           PRIu64 ": 0x%" PRIx64 " is not the start of a "
                           "cluster", off, i, l1_entry_off (e));
     }
-    r = add_references (k, l1_entry_off (e), geo->cluster_size, "L2 table");
+    r = check_walk_add (k, l1_entry_off (e), geo->cluster_size, "L2 table");
     if (r == 0)
       r = walk_l2 (k, l1_entry_off (e), active);
   }
@@ -489,133 +470,6 @@ walk_snapshots (struct check *k)
     }
     r = walk_l1 (k, s->l1_table_offset, s->l1_size, false);
   }
-  return r;
-}
-
-/* ------------------------------------------------------------------
- * Bitmaps.
- */
-
-static int
-walk_bitmap_table (struct check *k, uint64_t off, uint64_t nr)
-{
-  const struct geometry *geo = &k->core->geo;
-  uint64_t i, j, n, v;
-  int r;
-
-  r = add_references (k, off, nr * 8, "bitmap table");
-  if (off >= k->file_len)
-    return r;
-  if (nr > (k->file_len - off) / 8)
-    nr = (k->file_len - off) / 8;
-  for (i = 0; r == 0 && i < nr; i += n) {
-    n = nr - i < geo->cluster_size / 8 ? nr - i : geo->cluster_size / 8;
-    r = check_walk_read (k, k->l2, n * 8, off + i * 8, "bitmap table");
-    for (j = 0; r == 0 && j < n; ++j) {
-      v = get_be64 (k->l2 + j * 8);
-      if ((v & BM_ENTRY_RESERVED_MASK) ||
-          (v & BM_ENTRY_OFFSET_MASK & (geo->cluster_size - 1)) ||
-          ((v & BM_ENTRY_OFFSET_MASK) && (v & BM_ENTRY_ALL_ONES))) {
-        k->res->corruptions++;
-        check_walk_problem (k, "bitmap table at offset 0x%" PRIx64 ", entry %"
-                            PRIu64 ": 0x%" PRIx64 " is not valid",
-                            off, i + j, v);
-      }
-      else if (v & BM_ENTRY_OFFSET_MASK)
-        r = add_references (k, v & BM_ENTRY_OFFSET_MASK, geo->cluster_size,
-                            "bitmap");
-    }
-  }
-  return r;
-}
-
-/* The length of the directory entry at P, which has ROOM bytes; 0 = broken. */
-static uint64_t
-bitmap_entry_len (const struct geometry *geo, const uint8_t *p,
-                  uint64_t room)
-{
-  uint64_t len;
-
-  if (room < BM_FIXED_LEN)
-    return 0;
-  len = BM_FIXED_LEN + (uint64_t) get_be16 (p + BM_NAME_SIZE) +
-    get_be32 (p + BM_EXTRA_SIZE);
-  len = (len + 7) & ~UINT64_C (7);
-  if (len > room || get_be32 (p + BM_TABLE_SIZE) == 0 ||
-      get_be32 (p + BM_TABLE_SIZE) > BM_MAX_TABLE_SIZE ||
-      get_be64 (p + BM_TABLE_OFF) == 0 ||
-      get_be64 (p + BM_TABLE_OFF) >= MAX_HOST_OFFSET ||
-      geometry_in_cluster (geo, get_be64 (p + BM_TABLE_OFF)) != 0)
-    return 0;
-  return len;
-}
-
-/* Does the table have as many entries as the disk needs?  Who is changing a
- * bitmap may not have got so far.
- */
-static void
-check_bitmap_size (struct check *k, const uint8_t *p, uint32_t nr)
-{
-  const uint64_t entries = get_be32 (p + BM_TABLE_SIZE);
-  const unsigned granularity = p[BM_GRANULARITY];
-  uint64_t bits, need = 0;
-
-  if (get_be32 (p + BM_FLAGS) & BM_FLAG_IN_USE)
-    return;
-  if (granularity < 64) {
-    bits = (k->core->header.size >> granularity) +
-      !!(k->core->header.size & ((UINT64_C (1) << granularity) - 1));
-    need = geometry_clusters (&k->core->geo, bits / 8 + (bits % 8 != 0));
-  }
-  if (entries == need)
-    return;
-  k->res->corruptions++;
-  check_walk_problem (k, "bitmap %" PRIu32 ": its table has %" PRIu64
-                      " entries, but the disk needs %" PRIu64,
-                      nr, entries, need);
-}
-
-/* Bitmaps that a program without support for them may have made stale are
- * not there, for anybody.
- */
-static int
-walk_bitmaps (struct check *k)
-{
-  const struct header *h = &k->core->header;
-  const uint64_t size = h->bitmap_directory_size;
-  uint64_t pos, len;
-  uint32_t nr = 0;
-  uint8_t *dir;
-  int r;
-
-  if (!h->has_bitmaps || !(h->autoclear & AUTOCLEAR_BITMAPS) ||
-      size > BM_MAX_DIRECTORY)
-    return 0;
-  r = add_references (k, h->bitmap_directory_offset, size,
-                      "bitmap directory");
-  if (r < 0)
-    return r;
-  dir = malloc (size + 1);
-  if (dir == NULL) {
-    k->res->check_errors++;
-    return -ENOMEM;
-  }
-  r = check_walk_read (k, dir, size, h->bitmap_directory_offset,
-                       "bitmap directory");
-  for (pos = 0; r == 0 && pos < size; pos += len, ++nr) {
-    len = bitmap_entry_len (&k->core->geo, dir + pos, size - pos);
-    if (len == 0)
-      break;
-    check_bitmap_size (k, dir + pos, nr);
-    r = walk_bitmap_table (k, get_be64 (dir + pos + BM_TABLE_OFF),
-                           get_be32 (dir + pos + BM_TABLE_SIZE));
-  }
-  if (r == 0 && (pos != size || nr != h->nb_bitmaps)) {
-    k->res->corruptions++;
-    check_walk_problem (k, "the bitmap directory is broken at entry %" PRIu32,
-                        nr);
-  }
-  free (dir);
   return r;
 }
 
@@ -656,7 +510,7 @@ walk_refblock (struct check *k, uint64_t i)
   else if (v >> geo->cluster_bits >= k->nr_clusters)
     what = "lies beyond the end of the file";
   else {
-    r = add_references (k, v, geo->cluster_size, "refcount block");
+    r = check_walk_add (k, v, geo->cluster_size, "refcount block");
     if (r < 0)
       return r;
     if (check_count_get (k->counts, v >> geo->cluster_bits) == 1)
@@ -689,22 +543,22 @@ check_walk_references (struct check *k)
   const struct header *h = &k->core->header;
   int r;
 
-  r = add_references (k, 0, k->core->geo.cluster_size, "header");
+  r = check_walk_add (k, 0, k->core->geo.cluster_size, "header");
   if (r == 0)
     r = walk_l1 (k, h->l1_table_offset, h->l1_size, true);
   if (r == 0)
     r = walk_snapshots (k);
   if (r == 0)
-    r = add_references (k, h->snapshots_offset, k->core->snapshots.bytes,
+    r = check_walk_add (k, h->snapshots_offset, k->core->snapshots.bytes,
                         "snapshot table");
   if (r == 0 && !k->without_refcounts)
-    r = add_references (k, h->refcount_table_offset,
+    r = check_walk_add (k, h->refcount_table_offset,
                         k->refcount.nr_entries * 8, "refcount table");
   if (r == 0 && h->has_crypto)
-    r = add_references (k, h->crypto_offset, h->crypto_length,
+    r = check_walk_add (k, h->crypto_offset, h->crypto_length,
                         "encryption header");
   if (r == 0)
-    r = walk_bitmaps (k);
+    r = check_bitmaps_walk (k);
   if (r == 0 && !k->without_refcounts)
     r = walk_refblocks (k);
   return r;

@@ -85,6 +85,18 @@ enum check_kind {
 extern enum check_kind check_walk_kind (const struct geometry *geo,
                                         uint64_t entry);
 
+/* [OFF, OFF + LEN) is in use for WHAT.  The last cluster of a file may be
+ * incomplete, so a reference may end behind the end of the file, but by less
+ * than a cluster.
+ */
+extern int check_walk_add (struct check *k, uint64_t off, uint64_t len,
+                           const char *what)
+  __attribute__ ((__warn_unused_result__));
+
+/* The references of bitmaps (check-bitmaps.c). */
+extern int check_bitmaps_walk (struct check *k)
+  __attribute__ ((__warn_unused_result__));
+
 /* Report a problem (a line as for printf). */
 extern void check_walk_problem (const struct check *k, const char *fmt, ...)
   __attribute__ ((__format__ (__printf__, 2, 3)));

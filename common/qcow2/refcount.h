@@ -170,4 +170,15 @@ extern uint64_t refcount_entry_get (const uint8_t *p, uint64_t i,
 extern void refcount_entry_set (uint8_t *p, uint64_t i, unsigned order,
                                 uint64_t value);
 
+/* The first entry of [I, END) that is zero (not zero), or END; one more than
+ * the last entry of [0, END) that is not zero, or 0.
+ */
+extern uint64_t refcount_entry_find_zero (const uint8_t *p, uint64_t i,
+                                          uint64_t end, unsigned order);
+extern uint64_t refcount_entry_find_nonzero (const uint8_t *p, uint64_t i,
+                                             uint64_t end, unsigned order);
+extern uint64_t refcount_entry_find_last_nonzero (const uint8_t *p,
+                                                  uint64_t end,
+                                                  unsigned order);
+
 #endif /* REFCOUNT_H */

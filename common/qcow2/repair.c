@@ -10,8 +10,8 @@
  *      the old one; then the header names it (I5)
  *   5. COPIED flags, from refcounts that are stable now (I1: a cluster must
  *      not be taken for unshared because of a count that may be lost)
- *   6. check; if nothing is corrupt, clear the dirty and corrupt bits, and cut the
- *      file after its last cluster
+ *   6. check; if nothing is corrupt, clear the dirty and corrupt bits, and
+ *      cut the file after its last cluster
  *
  * Clusters to which nothing refers are given back only if no entry is broken
  * that may have referred to them, or the user wants all repaired; their

@@ -418,19 +418,39 @@ open_file (const char *name, unsigned flags)
   return b;
 }
 
+static void
+count_problem (void *opaque, const char *text)
+{
+  CHECK (*text != 0 && strchr (text, '\n') == NULL);
+  ++*(unsigned *) opaque;
+}
+
+static void
+see_progress (void *opaque, uint64_t done, uint64_t total)
+{
+  (void) opaque;
+  CHECK (done > 0 && done <= total);
+}
+
 /* False: refused at open. */
 static bool
 our_check (struct backend *b, struct check_result *res)
 {
   const struct core_options opts = { .metadata_cache = 1 << 20 };
+  unsigned problems = 0;
+  const struct check_options options = {
+    .progress = see_progress, .problem = count_problem, .opaque = &problems,
+  };
   struct core *core;
   char text[512];
   int r;
 
   if (core_open_admin (b, &opts, &core) < 0)
     return false;
-  r = check_run (core, NULL, res);
+  r = check_run (core, &options, res);
   CHECK (r == 0 || res->check_errors > 0);
+  CHECK ((problems > 0) ==
+         (res->corruptions || res->leaks || res->check_errors));
   check_describe (res, text, sizeof text);
   CHECK (strchr (text, '\n') != NULL);
   core_close (core);
