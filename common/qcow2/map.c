@@ -456,6 +456,19 @@ map_prepare_locked (struct map *map, uint64_t guest_off, uint64_t len)
   return 0;
 }
 
+/* An entry that lies must not free metadata. */
+static bool
+holds_metadata (struct map *map, uint64_t host_off, uint64_t len)
+{
+  enum overlap_kind kind = overlap_find (map->overlap, host_off, len);
+
+  if (kind)
+    nbdkit_error ("%s: an L2 entry refers to host offset 0x%" PRIx64
+                  ", where the %s is, which is not freed (try repair=all)",
+                  map->name, host_off, overlap_kind_name (kind));
+  return kind != 0;
+}
+
 /* Drop the reference that E holds, unless it is to the host cluster
  * KEEP_OFF (UINT64_MAX = none).
  */
@@ -463,23 +476,21 @@ static void
 free_entry (struct map *map, struct l2_entry e, uint64_t keep_off)
 {
   const struct geometry *geo = map->geo;
+  uint64_t off, len;
 
   if (geo->has_data_file)
     return;
-  /* An entry that lies must not free metadata. */
-  if (!l2_entry_compressed (e) && l2_entry_off (e) != 0 &&
-      overlap_find (map->overlap, l2_entry_off (e), 1)) {
-    nbdkit_error ("%s: an L2 entry refers to metadata at host offset 0x%"
-                  PRIx64 ", which is not freed (try repair=all)",
-                  map->name, l2_entry_off (e));
+  if (l2_entry_compressed (e)) {
+    off = l2_entry_comp_off (geo, e);
+    len = l2_entry_comp_len (geo, e);
+    if (!holds_metadata (map, off, len))
+      alloc_defer_free_bytes_locked (map->alloc, off, len);
     return;
   }
-  if (l2_entry_compressed (e))
-    alloc_defer_free_bytes_locked (map->alloc, l2_entry_comp_off (geo, e),
-                                   l2_entry_comp_len (geo, e));
-  else if (l2_entry_off (e) != 0 && l2_entry_off (e) != keep_off &&
-           geometry_in_cluster (geo, l2_entry_off (e)) == 0)
-    alloc_defer_free_locked (map->alloc, l2_entry_off (e), 1);
+  off = l2_entry_off (e);
+  if (off != 0 && off != keep_off && geometry_in_cluster (geo, off) == 0 &&
+      !holds_metadata (map, off, 1))
+    alloc_defer_free_locked (map->alloc, off, 1);
 }
 
 /* Bits of the subclusters that [IN_CLUSTER, IN_CLUSTER + LEN) covers. */
