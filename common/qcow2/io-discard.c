@@ -70,9 +70,36 @@ prepare_step (struct io *io, void *opaque)
   return map_prepare_locked (io->map, s->off, s->len);
 }
 
+/* Is either end of [OFF, OFF + LEN) inside a compressed cluster?  Its
+ * subclusters cannot be changed one by one.
+ */
+static int
+cuts_compressed (struct io *io, uint64_t off, uint64_t len, bool *cuts)
+{
+  const struct geometry *geo = io->geo;
+  const uint64_t end = off + len;
+  struct map_run run;
+  int r = 0;
+
+  *cuts = false;
+  if (!geo->extended_l2 || len == 0)
+    return 0;
+  if (geometry_in_cluster (geo, off) != 0) {
+    r = map_lookup (io->map, off, 1, false, &run);
+    *cuts = r == 0 && run.type == ENTRY_COMPRESSED;
+  }
+  if (r == 0 && !*cuts && geometry_in_cluster (geo, end) != 0 &&
+      end != io->size) {
+    r = map_lookup (io->map, end - 1, 1, false, &run);
+    *cuts = r == 0 && run.type == ENTRY_COMPRESSED;
+  }
+  return r;
+}
+
 /* Change the entries of [OFF, OFF + LEN), rounded out at the end of the
  * disk; the host space of an external data file is treated here as well,
- * since it is not refcounted.
+ * since it is not refcounted.  1: nothing was done, since a cluster of
+ * which this is a part was stored compressed meanwhile.
  */
 static int
 change_owned (struct io *io, uint64_t off, uint64_t len, enum change change)
@@ -80,8 +107,12 @@ change_owned (struct io *io, uint64_t off, uint64_t len, enum change change)
   const uint64_t unit = io->geo->subcluster_size;
   struct step step = { .off = off, .len = len };
   uint64_t done, rounded = (len + unit - 1) & ~(unit - 1);
+  bool cuts;
   int r;
 
+  r = cuts_compressed (io, off, len, &cuts);
+  if (r < 0 || cuts)
+    return r < 0 ? r : 1;
   r = io_with_alloc (io, prepare_step, &step);
   if (r < 0)
     return r;
@@ -102,6 +133,7 @@ change_owned (struct io *io, uint64_t off, uint64_t len, enum change change)
   return r;
 }
 
+/* 1: the mapping has changed, look it up again. */
 static int
 change_run (struct io *io, uint64_t off, uint64_t len, enum change change)
 {
@@ -125,18 +157,22 @@ change_run (struct io *io, uint64_t off, uint64_t len, enum change change)
   return r;
 }
 
-/* Zero RUN at OFF, not zero as it is. */
+/* Zero RUN at OFF, not zero as it is.  1: look it up again. */
 static int
 zero_run (struct io *io, uint64_t off, const struct map_run *run,
           unsigned flags, const struct io_hints *hints)
 {
   const struct geometry *geo = io->geo;
   uint64_t len = run->len;
-  bool may_trim = flags & IO_MAY_TRIM, stable;
+  bool may_trim = flags & IO_MAY_TRIM, stable, cuts = false;
+  int r;
 
-  /* A compressed cluster cannot be zeroed in part. */
-  if (run->type == ENTRY_COMPRESSED && geo->extended_l2 &&
-      geometry_in_cluster (geo, off | len) != 0 && off + len != io->size)
+  if (run->type == ENTRY_COMPRESSED) {
+    r = cuts_compressed (io, off, len, &cuts);
+    if (r < 0)
+      return r;
+  }
+  if (cuts)
     return io_write_range (io, NULL, len, off, 0, hints, &stable);
 
   if (geo->has_zero_flag)
@@ -211,6 +247,8 @@ io_zero_range (struct io *io, uint64_t count, uint64_t off, unsigned flags,
       r = zero_run (io, off, &run, flags, hints);
     if (r < 0)
       return r;
+    if (r == 1)
+      run.len = 0;
   }
   return 0;
 }
@@ -232,12 +270,15 @@ static bool
 is_fast (struct io *io, uint64_t off, uint64_t end,
          uint64_t start, uint64_t stop, unsigned flags)
 {
+  bool cuts;
+
   if (!io_reads_zero (io, off, start - off) ||
       !io_reads_zero (io, stop, end - stop))
     return false;
   if (io_reads_zero (io, start, stop - start))
     return true;
-  if (io->geo->data_file_raw)
+  if (io->geo->data_file_raw ||
+      cuts_compressed (io, start, stop - start, &cuts) < 0 || cuts)
     return false;
   return io->geo->has_zero_flag ||
     ((flags & IO_MAY_TRIM) && io->backing == NULL);
@@ -271,12 +312,16 @@ io_zero (struct io *io, uint64_t count, uint64_t off, unsigned flags,
   return io_end_change (io, &change, r, flags & IO_FUA, false);
 }
 
-/* Trim RUN at OFF, of which LEN bytes may be handled at once. */
+/* Trim RUN at OFF, of which LEN bytes may be handled at once.  1: look it
+ * up again.
+ */
 static int
 trim_run (struct io *io, uint64_t off, uint64_t *len,
           const struct map_run *run)
 {
   const struct geometry *geo = io->geo;
+  bool cuts;
+  int r;
 
   switch (run->type) {
   case ENTRY_UNALLOCATED:
@@ -292,9 +337,11 @@ trim_run (struct io *io, uint64_t off, uint64_t *len,
       commit_data_written (io->commit);
     return 0;
   }
-  if (run->type == ENTRY_COMPRESSED && geo->extended_l2 &&
-      geometry_in_cluster (geo, off | *len) != 0 && off + *len != io->size)
-    return 0;
+  if (run->type == ENTRY_COMPRESSED) {
+    r = cuts_compressed (io, off, *len, &cuts);
+    if (r < 0 || cuts)
+      return r;
+  }
   if (backing_shows (io, off, len) || geo->extended_l2)
     return geo->has_zero_flag
       ? change_run (io, off, *len, CHANGE_ZERO_FREE) : 0;
@@ -318,6 +365,8 @@ io_trim (struct io *io, uint64_t count, uint64_t off, unsigned flags)
     len = run.len;
     if (r == 0)
       r = trim_run (io, start, &len, &run);
+    if (r == 1)
+      r = len = 0;
   }
   return io_end_change (io, &change, r, flags & IO_FUA, false);
 }
