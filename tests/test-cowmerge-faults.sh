@@ -13,12 +13,13 @@ requires_nbdsh
 requires_filter error
 
 export sock
+export bad="$tmpdir/bad"
 start_nbdkit -P "$tmpdir/pid" -U "$sock" --filter=cowmerge --filter=error \
              .libs/cowmerge-test-plugin.so size=4M cowmerge-max=600k \
              cowmerge-delay=10 jitter=50 \
              error-pread-rate=10% error-pwrite-rate=20% error-pwrite=ENOSPC \
              error-zero-rate=10% error-extents-rate=30% error-trim-rate=10% \
-             2> "$tmpdir/log"
+             error-file="$bad" 2> "$tmpdir/log"
 
 nbdsh -c "exec(open('$abs_top_srcdir/tests/cowmerge-helpers.py').read())" \
       -c - <<'EOT'
@@ -72,6 +73,8 @@ class Worker(threading.Thread):
             self.failure = e
 
 workers = [Worker(i, 4) for i in range(4)]
+h = connect()
+open(os.environ["bad"], "w").close()
 for w in workers:
     w.start()
 for w in workers:
@@ -81,7 +84,6 @@ for w in workers:
 assert all(w.errors > 50 for w in workers)
 
 # A flush that succeeds has everything stable.
-h = connect()
 for i in range(1000):
     try:
         h.flush()
@@ -90,6 +92,7 @@ for i in range(1000):
         pass
 else:
     raise AssertionError("flush never succeeded")
+os.unlink(os.environ["bad"])
 data = bytes(stable(h.get_size(), 0))
 for w in workers:
     for u in w.may:

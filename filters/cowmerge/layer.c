@@ -124,9 +124,10 @@ layer_ask (nbdkit_next *next, uint64_t size, struct layer_facts *facts)
   facts->disk = hints->layer_disk;
   facts->grain = hints->layer_grain;
   if (facts->disk == 0) {
-    nbdkit_error ("cowmerge: a filter below this one answers block status "
-                  "requests by itself, so that the plugin cannot tell which "
-                  "disk this is: put it above (before) cowmerge");
+    nbdkit_error ("cowmerge: the plugin cannot be asked which disk this is, "
+                  "since a filter below cowmerge answers block status "
+                  "requests by itself, or lets them fail: put it above "
+                  "(before) cowmerge");
     return -EINVAL;
   }
   return 0;
@@ -198,18 +199,37 @@ enter_extents_locked (struct overlay *ov, const struct nbdkit_extents *exts)
   }
 }
 
+/* What to ask for: the clusters around IDX in its window of which nothing is
+ * known.  Not more, because what is claimed stops.
+ */
+static void
+range_locked (const struct overlay *ov, uint64_t idx,
+              uint64_t *first, uint64_t *last)
+{
+  const uint64_t start = idx / WINDOW * WINDOW;
+  uint64_t end = start + WINDOW;
+
+  if (end > ov->nr_clusters)
+    end = ov->nr_clusters;
+  for (*first = idx; *first > start; --*first)
+    if (presence_get_locked (&ov->presence, *first - 1) != PRESENCE_UNKNOWN)
+      break;
+  for (*last = idx; *last + 1 < end; ++*last)
+    if (presence_get_locked (&ov->presence, *last + 1) != PRESENCE_UNKNOWN)
+      break;
+}
+
 void
 layer_learn (struct overlay *ov, nbdkit_next *next, uint64_t idx)
 {
-  uint64_t first = idx / WINDOW * WINDOW, last = first + WINDOW - 1, off;
+  uint64_t first, last, off;
   struct nbdkit_extents *exts;
   struct claim claim;
   bool known;
 
-  if (last >= ov->nr_clusters)
-    last = ov->nr_clusters - 1;
   {
     OVERLAY_LOCK (ov);
+    range_locked (ov, idx, &first, &last);
     claim_begin_locked (&ov->claims, &ov->lock, &claim, first, last, true);
     ov->counts.queries++;
     known = presence_get_locked (&ov->presence, idx) != PRESENCE_UNKNOWN;
