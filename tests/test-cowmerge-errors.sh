@@ -14,6 +14,7 @@ requires_filter error
 
 export sock
 export bad="$tmpdir/bad"
+export log="$tmpdir/log"
 start_nbdkit -P "$tmpdir/pid" -U "$sock" --filter=cowmerge --filter=error \
              .libs/cowmerge-test-plugin.so cowmerge-max=1M \
              cowmerge-delay=200 \
@@ -31,7 +32,8 @@ h3 = connect()
 # even when it is over.
 h.pwrite(b"a" * 4*K, 0)
 open(bad, "w").close()
-time.sleep(1)
+while "tried again" not in open(os.environ["log"]).read():
+    time.sleep(0.05)
 assert h2.pread(4*K, 0) == b"a" * 4*K
 os.unlink(bad)
 h4 = connect()                  # came later

@@ -42,20 +42,23 @@ h.zero(CLUSTER, 10*CLUSTER + 2*K, nbd.CMD_FLAG_FUA)
 assert stable(CLUSTER, 10*CLUSTER + 2*K) == bytes(CLUSTER)
 
 # After cowmerge-delay it goes down by itself.
+def wait_for_write(start):
+    for i in range(2000):
+        if counts()["writes"] > start:
+            return
+        time.sleep(0.01)
+    raise AssertionError("not written out")
+
 with Counted(reads=1, writes=1, whole=1):
+    start = counts()["writes"]
     h.pwrite(b"g" * 4*K, 20*CLUSTER)
-    time.sleep(2)
+    wait_for_write(start)
 
 # When a connection that wrote closes, while others stay.
 start = counts()["writes"]
 h.pwrite(b"h" * 4*K, 21*CLUSTER)
 h.shutdown()
-for i in range(200):
-    if counts()["writes"] > start:
-        break
-    time.sleep(0.01)
-else:
-    raise AssertionError("not written out at close")
+wait_for_write(start)
 assert h2.pread(4*K, 21*CLUSTER) == b"h" * 4*K
 
 # Other names of the same disk are the same overlay; other disks are not.
