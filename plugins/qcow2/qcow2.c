@@ -120,10 +120,48 @@ started_readonly (void)
   return false;
 }
 
+/* The hints of this thread as parameters of the codec. */
+static struct codec_params
+get_codec_params (void)
+{
+  const struct codec_params params = {
+    .level = hints.compress_level,
+    .window = hints.compress_window ? hints.compress_window : 4096,
+  };
+
+  return params;
+}
+
+/* Filter compress sets its hints also while the server starts and while a
+ * connection is opened: an image that cannot hold compressed clusters is
+ * refused then, and not with the first write.
+ */
+static int
+check_compress (struct io *io)
+{
+  const struct codec_params params = get_codec_params ();
+
+  if (!hints.compress || !io->writable)
+    return 0;
+  return io_check_compress (io, &params);
+}
+
 static int
 qcow2_get_ready (void)
 {
-  return served_start (started_readonly ()) < 0 ? -1 : 0;
+  struct served *s;
+  struct io *io;
+  int r;
+
+  r = served_start (started_readonly ());
+  if (r == 0 && hints.compress && options.dir == NULL) {
+    r = served_get ("", &s, &io);
+    if (r == 0) {
+      r = check_compress (io);
+      served_put (s);
+    }
+  }
+  return r < 0 ? -1 : 0;
 }
 
 static void
@@ -171,6 +209,11 @@ qcow2_open (int readonly)
     return NULL;
   }
   r = served_get (name, &h->served, &h->io);
+  if (r == 0 && !readonly) {
+    r = check_compress (h->io);
+    if (r < 0)
+      served_put (h->served);
+  }
   if (r < 0) {
     free (h);
     return NULL;
@@ -256,10 +299,7 @@ get_hints (struct io_hints *h)
     return NULL;
   *h = (struct io_hints) {
     .compress = hints.compress,
-    .codec = {
-      .level = hints.compress_level,
-      .window = hints.compress_window ? hints.compress_window : 4096,
-    },
+    .codec = get_codec_params (),
     .growth = { .size = hints.grow_size, .align = hints.grow_align },
   };
   return h;
