@@ -56,8 +56,8 @@ struct map_run {
   uint64_t comp_len;            /* COMPRESSED: bytes to read, to the end of
                                    the last sector */
   bool copied;                  /* refcount is one: writable in place */
-  enum overlap_kind overlap;    /* types with a host range, for writing: what metadata
-                                   it overlaps, 0 = nothing */
+  enum overlap_kind overlap;    /* for writing, types with a host range:
+                                   what metadata it overlaps, 0 = none */
 };
 
 /* Load the L1 table of NR_L1 entries at L1_OFF.  ALLOC and OVERLAP are
@@ -72,7 +72,7 @@ extern int map_open (struct map *map, const char *name,
   __attribute__ ((__warn_unused_result__));
 extern void map_close (struct map *map);
 
-/* The run that starts at GUEST_OFF, at most MAX_LEN (> 0) bytes long.  The
+/* The run that starts at GUEST_OFF, at most MAX_LEN (> 0) bytes.  The
  * caller holds no lock.  A table that cannot be used (broken entry,
  * unreadable) gives a run of type ENTRY_BROKEN, logged; a COMPRESSED run
  * never crosses the end of its cluster.  FOR_WRITE fills run->overlap.
@@ -86,7 +86,8 @@ extern int map_lookup (struct map *map, uint64_t guest_off, uint64_t max_len,
  * writable (allocated, and not shared with a snapshot), so that the
  * map_set functions need no allocation.  -EAGAIN: refcount table full;
  * -EUCLEAN: a table overlaps other metadata (logged; the caller marks the
- * image corrupt); -ENOSPC, -EIO, -ENOMEM.  What was made stays, and is harmless.
+ * image corrupt); -ENOSPC, -EIO, -ENOMEM.  What was made stays, and is
+ * harmless.
  */
 extern int map_prepare_locked (struct map *map, uint64_t guest_off,
                                uint64_t len)

@@ -70,7 +70,8 @@ extern void options_free (void);
   "external=deny|allow         Refuse images that name other files.\n"  \
   "lock=<BOOL>                 Image locking as QEMU does (default: true).\n" \
   "discard=<BOOL>              Give trimmed space back (default: true).\n" \
-  "detect-zeroes=<BOOL>        Store zeroes as zero clusters (default: false).\n" \
+  "detect-zeroes=<BOOL>        Store zeroes as zero clusters\n"          \
+  "                            (default: false).\n"                    \
   "metadata-cache=<SIZE>       Memory for tables (default: 64M).\n"     \
   "cluster-cache=<SIZE>        Memory for decompressed clusters\n"      \
   "                            (default: 32M).\n"                       \
@@ -89,8 +90,8 @@ extern void options_free (void);
   "compression-type=zlib|zstd  (default: zlib)\n"                       \
   "preallocation=off|metadata|falloc|full  (default: off)\n"            \
   "backing-file=<FILE>         Backing file of the new image.\n"        \
-  "data-file=<FILE>            External data file of the new image, or where\n" \
-  "                            that of an existing image is now.\n"     \
+  "data-file=<FILE>            External data file of the new image, or\n" \
+  "                            where that of an existing image is now.\n"     \
   "data-file-raw=<BOOL>        Keep the data file readable as a raw disk.\n" \
   "extended-l2=<BOOL>          Allocate in 1/32 of a cluster.\n"        \
   "lazy-refcounts=<BOOL>       Postpone refcount updates."
