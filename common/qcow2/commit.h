@@ -60,9 +60,9 @@ extern int commit_open (struct commit *c)
 extern void commit_close (struct commit *c);
 
 /* To be called before each change of the image, without a lock: clears
- * autoclear bits, sets the dirty bit of lazy refcounts, once (I6).  Costs one load
- * when that is done.  -EIO: the image has failed, or the header cannot be
- * written.
+ * autoclear bits, sets the dirty bit of lazy refcounts, marks bitmaps as in
+ * use, once (I6).  Costs one load when that is done.  -EIO: the image has
+ * failed, or the header cannot be written.
  */
 extern int commit_announce (struct commit *c)
   __attribute__ ((__warn_unused_result__));
@@ -74,6 +74,13 @@ commit_data_written (struct commit *c)
   if (!c->data_dirty)
     c->data_dirty = true;
 }
+
+/* A write with BACKEND_FUA failed with R.  That is a barrier that failed:
+ * the host may have reported with it, for the only time, that it lost an
+ * earlier write.  So it is sticky (I9).  -EIO.
+ */
+extern int commit_fua_failed (struct commit *c, int r)
+  __attribute__ ((__warn_unused_result__));
 
 /* Everything that was acknowledged before is stable when this returns 0
  * (I7).  Calls that arrive together share one commit.  The caller holds no

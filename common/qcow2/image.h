@@ -40,7 +40,8 @@ struct image_options {
   const struct check_options *check;    /* reports of repairs; may be NULL */
 };
 
-/* Open the image NAME: a path, or with URI an NBD URI.  Everything is opened and checked here, so that errors come before the first client.
+/* Open the image NAME: a path, or with URI an NBD URI.  Everything is
+ * opened and checked here, so that errors come before the first client.
  * OPTS are needed only during the call, apart from the ccache.
  *
  * 0, or -errno after one message that names the file, the field and what
@@ -66,7 +67,8 @@ extern struct io *image_io (struct image *image);
 extern struct core *image_core (struct image *image);
 
 /* The guest disk of an internal snapshot, by ID or name: opened at the
- * first call, closed with the image.  Any thread may call.  -ENOENT, with a message.
+ * first call, closed with the image.  Any thread may call.  -ENOENT, with
+ * a message.
  */
 extern int image_snapshot (struct image *image, const char *id_or_name,
                            struct io **io)

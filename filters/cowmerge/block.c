@@ -37,7 +37,10 @@ static struct {
   uint64_t max, used;           /* bytes */
   uint64_t idle;                /* bytes of USED in the free list */
   struct list free;             /* by block.lru, the last freed last */
-} pool = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} pool = {
+  .lock = PTHREAD_MUTEX_INITIALIZER,
+  .free = { .next = &pool.free, .prev = &pool.free },
+};
 
 static size_t
 nr_words (uint32_t size)
@@ -56,7 +59,6 @@ block_pool_init (uint64_t max)
 {
   SCOPE_LOCK (&pool.lock);
   pool.max = max;
-  list_init (&pool.free);
 }
 
 bool
