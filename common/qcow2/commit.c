@@ -118,6 +118,12 @@ commit_barrier (struct commit *c)
   return 0;
 }
 
+int
+commit_fua_failed (struct commit *c, int r)
+{
+  return fail (c, "a write that had to be stable at once", r);
+}
+
 /* Write the first sector.  LOCK_HEADER is held. */
 static int
 write_header_locked (struct commit *c)

@@ -252,6 +252,19 @@ copy_and_write (struct cow *c)
   return r;
 }
 
+/* Nothing points to these clusters.  -ENOSPC, as before. */
+static int
+give_back (struct cow *c)
+{
+  struct io *io = c->io;
+
+  if (backend_punch (io->file, c->host_off,
+                     c->nr << io->geo->cluster_bits) < 0)
+    nbdkit_debug ("%s: cannot give back what was written to a full disk",
+                  io->name);
+  return -ENOSPC;
+}
+
 /* Let the entries point to what was written; R is how that went. */
 static int
 install (struct cow *c, int r)
@@ -260,6 +273,12 @@ install (struct cow *c, int r)
   const struct geometry *geo = io->geo;
   uint64_t done = 0, first = geometry_cluster_start (geo, c->start);
   uint64_t used;
+
+  /* What was written before the disk was full must not take the space that
+   * the next commit needs.
+   */
+  if (r == -ENOSPC && c->fresh)
+    r = give_back (c);
 
   WRITE_SCOPE (io->map->meta);
 

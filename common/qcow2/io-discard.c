@@ -290,6 +290,7 @@ io_zero (struct io *io, uint64_t count, uint64_t off, unsigned flags,
 {
   struct io_change change;
   uint64_t start, end;
+  unsigned tries = 0;
   int r;
 
   if (!io->writable)
@@ -301,15 +302,18 @@ io_zero (struct io *io, uint64_t count, uint64_t off, unsigned flags,
       !is_fast (io, off, off + count, start, end, flags))
     return -ENOTSUP;
 
-  r = io_begin_change (io, off, count, &change);
-  if (r < 0)
-    return r;
-  r = zero_edge (io, off, start, hints);
-  if (r == 0 && end > start)
-    r = io_zero_range (io, end - start, start, flags, hints);
-  if (r == 0)
-    r = zero_edge (io, end, off + count, hints);
-  return io_end_change (io, &change, r, flags & IO_FUA, false);
+  do {
+    r = io_begin_change (io, off, count, &change);
+    if (r < 0)
+      return r;
+    r = zero_edge (io, off, start, hints);
+    if (r == 0 && end > start)
+      r = io_zero_range (io, end - start, start, flags, hints);
+    if (r == 0)
+      r = zero_edge (io, end, off + count, hints);
+    r = io_end_change (io, &change, r, flags & IO_FUA, false);
+  } while (io_try_again (io, r, &tries));
+  return r;
 }
 
 /* Trim RUN at OFF, of which LEN bytes may be handled at once.  1: look it
@@ -348,18 +352,13 @@ trim_run (struct io *io, uint64_t off, uint64_t *len,
   return change_run (io, off, *len, CHANGE_UNMAP);
 }
 
-int
-io_trim (struct io *io, uint64_t count, uint64_t off, unsigned flags)
+static int
+trim_range (struct io *io, uint64_t start, uint64_t end)
 {
-  struct io_change change;
   struct map_run run;
-  uint64_t start, end, len;
-  int r;
+  uint64_t len;
+  int r = 0;
 
-  r = io_begin_change (io, off, count, &change);
-  if (r < 0)
-    return r;
-  whole_part (io, off, count, &start, &end);
   for (; r == 0 && start < end; start += len) {
     r = map_lookup (io->map, start, end - start, false, &run);
     len = run.len;
@@ -368,5 +367,24 @@ io_trim (struct io *io, uint64_t count, uint64_t off, unsigned flags)
     if (r == 1)
       r = len = 0;
   }
-  return io_end_change (io, &change, r, flags & IO_FUA, false);
+  return r;
+}
+
+int
+io_trim (struct io *io, uint64_t count, uint64_t off, unsigned flags)
+{
+  struct io_change change;
+  uint64_t start, end;
+  unsigned tries = 0;
+  int r;
+
+  whole_part (io, off, count, &start, &end);
+  do {
+    r = io_begin_change (io, off, count, &change);
+    if (r < 0)
+      return r;
+    r = trim_range (io, start, end);
+    r = io_end_change (io, &change, r, flags & IO_FUA, false);
+  } while (io_try_again (io, r, &tries));
+  return r;
 }

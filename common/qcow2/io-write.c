@@ -19,6 +19,11 @@
 #include "bitmaps.h"
 #include "io.h"
 
+/* How often a request that found no space is begun again.  Requests that
+ * run beside it may still hold space back the first time.
+ */
+#define MAX_TRIES 3
+
 int
 io_begin_change (struct io *io, uint64_t off, uint64_t len,
                  struct io_change *change)
@@ -50,28 +55,34 @@ io_end_change (struct io *io, struct io_change *change, int r,
   return r;
 }
 
+bool
+io_try_again (struct io *io, int r, unsigned *tries)
+{
+  if (r != -ENOSPC || (*tries)++ == MAX_TRIES || !io->writable)
+    return false;
+  {
+    READ_SCOPE (io->map->meta);
+
+    if (!alloc_has_deferred (io->alloc))
+      return false;
+  }
+  return commit_flush (io->commit) == 0;
+}
+
 int
 io_with_alloc (struct io *io, io_alloc_fn *fn, void *opaque)
 {
-  int tries, r;
+  int r;
 
-  for (tries = 0; ; ++tries) {
-    bool deferred;
-
+  do {
     {
       WRITE_SCOPE (io->map->meta);
       r = fn (io, opaque);
-      deferred = alloc_has_deferred (io->alloc);
     }
-    if (r == -EAGAIN)
-      r = commit_grow_reftable (io->commit);
-    else if (r == -ENOSPC && deferred && tries < 3)
-      r = commit_flush (io->commit);
-    else
+    if (r != -EAGAIN)
       break;
-    if (r < 0)
-      break;
-  }
+    r = commit_grow_reftable (io->commit);
+  } while (r == 0);
   if (r == -EUCLEAN) {
     commit_mark_corrupt (io->commit);
     r = -EIO;
@@ -101,8 +112,15 @@ write_in_place (struct io *io, const uint8_t *buf, uint64_t off,
   r = io_check_overlap (io, off, run);
   if (r < 0)
     return r;
-  return io_data_overwrite (io, buf, run->len, off, run->host_off,
-                            flags & IO_FUA ? BACKEND_FUA : 0);
+  r = io_data_overwrite (io, buf, run->len, off, run->host_off,
+                         flags & IO_FUA ? BACKEND_FUA : 0);
+  if (r == 0 || (flags & IO_FUA) == 0 || r == -ENOMEM)
+    return r;
+  /* No space: was it the write itself, or what the host had put off? */
+  if (r == -ENOSPC &&
+      io_data_overwrite (io, buf, run->len, off, run->host_off, 0) < 0)
+    return r;
+  return commit_fua_failed (io->commit, r);
 }
 
 int
@@ -221,6 +239,7 @@ io_pwrite (struct io *io, const void *buf, uint64_t count, uint64_t off,
   struct io_change change;
   bool compress = hints && hints->compress;
   bool stable = false;
+  unsigned tries = 0;
   int r;
 
   if (compress) {
@@ -228,14 +247,17 @@ io_pwrite (struct io *io, const void *buf, uint64_t count, uint64_t off,
     if (r < 0)
       return r;
   }
-  r = io_begin_change (io, off, count, &change);
-  if (r < 0)
-    return r;
-  if (compress || io->detect_zeroes)
-    r = write_parts (io, buf, count, off, hints);
-  else
-    r = io_write_range (io, buf, count, off, flags, hints, &stable);
-  return io_end_change (io, &change, r, flags & IO_FUA, stable);
+  do {
+    r = io_begin_change (io, off, count, &change);
+    if (r < 0)
+      return r;
+    if (compress || io->detect_zeroes)
+      r = write_parts (io, buf, count, off, hints);
+    else
+      r = io_write_range (io, buf, count, off, flags, hints, &stable);
+    r = io_end_change (io, &change, r, flags & IO_FUA, stable);
+  } while (io_try_again (io, r, &tries));
+  return r;
 }
 
 int

@@ -166,8 +166,9 @@ extern int io_check_overlap (struct io *io, uint64_t off,
 
 /* What every change of the disk does first and last: begin announces the
  * change, commits if that is due, marks it in the bitmaps, and enters the
- * epoch (leave with io_end_change).  end reports the error R, or makes the request stable if
- * FUA asks for it.  STABLE: the caller has done so for the data.
+ * epoch (leave with io_end_change).  end reports the error R, or makes the
+ * request stable if FUA asks for it.  STABLE: the caller has done so for
+ * the data.
  */
 struct io_change {
   unsigned token;               /* of the epoch */
@@ -179,10 +180,17 @@ extern int io_end_change (struct io *io, struct io_change *change, int r,
                           bool fua, bool stable)
   __attribute__ ((__warn_unused_result__));
 
+/* R is what a change ended with.  If there was no space, give back what is
+ * deferred: true if the change should begin once more.  This cannot be
+ * done inside the change, which itself keeps space from being given back.
+ * *TRIES is 0 at first.
+ */
+extern bool io_try_again (struct io *io, int r, unsigned *tries)
+  __attribute__ ((__warn_unused_result__));
+
 /* Allocate inside LOCK_META with retries: FN is called with LOCK_META held
- * exclusively; on -EAGAIN the refcount table is grown, on -ENOSPC deferred
- * space is given back, and FN is called again.  -EUCLEAN marks the image
- * corrupt.
+ * exclusively; on -EAGAIN the refcount table is grown, and FN is called
+ * again.  -EUCLEAN marks the image corrupt.
  */
 typedef int io_alloc_fn (struct io *io, void *opaque);
 extern int io_with_alloc (struct io *io, io_alloc_fn *fn, void *opaque)
