@@ -85,6 +85,8 @@ backing_size (const char *path, int64_t *size)
   const struct image_options opts = {
     .lock = options.lock, .external_deny = options.external_deny,
     .metadata_cache = options.metadata_cache,
+    .backing_format = options.backing_format,
+    .passphrase = options.passphrase,
   };
   struct reference ref;
   struct backend *file = NULL;

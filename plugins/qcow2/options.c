@@ -209,6 +209,11 @@ options_complete (void)
                   "IMAGE@SNAPSHOT");
     return -1;
   }
+  if (options.dir && options.data_file) {
+    nbdkit_error ("data-file= does not go with dir=: images cannot share "
+                  "a data file");
+    return -1;
+  }
   if (options.uri && options.create) {
     nbdkit_error ("create=true cannot make an image on an NBD server");
     return -1;

@@ -87,6 +87,25 @@ qcow2_unload (void)
   options_free ();
 }
 
+/* Does ARG, short options behind one dash, have the option r?  Of options
+ * with a value the rest is the value; *VALUE_NEXT: the next argument is.
+ */
+static bool
+has_short_r (const char *arg, bool *value_next)
+{
+  const char *p;
+
+  for (p = arg + 1; *p; ++p) {
+    if (*p == 'r')
+      return true;
+    if (strchr ("DegipPtuU", *p)) {
+      *value_next = p[1] == '\0';
+      return false;
+    }
+  }
+  return false;
+}
+
 /* Is nbdkit's option -r on the command line?  A plugin learns it only with
  * the first connection, but the image is opened (and locked, and its errors
  * reported) before the server forks.  If this is wrong, the image is served
@@ -97,6 +116,7 @@ static bool
 started_readonly (void)
 {
   char buf[65536], *p, *arg;
+  bool value = false;
   ssize_t n;
   int fd;
 
@@ -110,11 +130,15 @@ started_readonly (void)
   buf[n] = '\0';
   for (p = buf; p < buf + n; p += strlen (arg) + 1) {
     arg = p;
+    if (value) {                /* of the option before */
+      value = false;
+      continue;
+    }
+    if (strcmp (arg, "--") == 0)
+      break;
     if (strcmp (arg, "--readonly") == 0 || strcmp (arg, "--read-only") == 0)
       return true;
-    /* -r alone or among options without a value, as in -fr. */
-    if (arg[0] == '-' && arg[1] != '-' && strchr (arg, 'r') &&
-        strspn (arg + 1, "fnorsvV46") == strlen (arg + 1))
+    if (arg[0] == '-' && arg[1] != '-' && has_short_r (arg, &value))
       return true;
   }
   return false;
@@ -438,4 +462,5 @@ static struct nbdkit_plugin plugin = {
   .errno_is_preserved = 0,
 };
 
+extern struct nbdkit_plugin *plugin_init (void);
 NBDKIT_REGISTER_PLUGIN (plugin)

@@ -184,9 +184,9 @@ served_image (struct served *s)
   return s->image;
 }
 
-/* The image of PATH, open or to be opened. */
+/* The image of PATH, open or to be opened; with CREATE also to be made. */
 static int
-get_path (const char *path, struct served **s)
+get_path (const char *path, bool create, struct served **s)
 {
   struct served *p;
   int r = 0;
@@ -200,7 +200,7 @@ get_path (const char *path, struct served **s)
       return 0;
     }
   }
-  if (options.create && access (path, F_OK) == -1 && errno == ENOENT) {
+  if (create && access (path, F_OK) == -1 && errno == ENOENT) {
     if (readonly) {
       nbdkit_error ("%s: does not exist, and is not created since the "
                     "server is read-only", path);
@@ -245,7 +245,8 @@ get_in_dir (const char *name, struct served **s, struct io **io)
   }
   if (path == NULL)
     return -EINVAL;
-  r = get_path (path, s);
+  /* An image that is not there has no snapshots. */
+  r = get_path (path, options.create && snapshot == NULL, s);
   free (path);
   if (r < 0)
     return r;
