@@ -171,3 +171,22 @@ for off in range (0, len (want), 65536):
         bad += 1
 assert good > 20 and bad > 10, (good, bad)
 "'
+
+# Nor after a write has made the file longer.
+nbdkit -U - qcow2 t.qcow2 --run 'nbdsh -u "$uri" -c "
+want = open (\"data.raw\", \"rb\").read ()
+h.zero (65536, 0)
+h.trim (131072, 65536)
+h.flush ()
+h.flush ()
+for i in range (2):
+    h.pwrite (b\"x\" * 65536, 65536 * i)
+h.flush ()
+lost = 0
+for off in range (65536 * 3, len (want), 65536):
+    try:
+        assert h.pread (65536, off) == want[off:off + 65536], off
+    except nbd.Error:
+        lost += 1
+assert lost > 10, lost
+"'

@@ -32,6 +32,32 @@
 #define MIN_STEP (UINT64_C (1) << 20)
 #define MAX_STEP (UINT64_C (16) << 20)
 
+/* Space beyond the end of the file that the refcounts say is in use: the
+ * file was cut off (or an earlier server crashed between the two).
+ */
+static int
+find_lost (struct alloc *a)
+{
+  uint64_t end_idx;
+  int r;
+
+  WRITE_SCOPE (a->meta);
+
+  r = refcount_end_locked (a->refcount, &end_idx);
+  if (r == -EIO)
+    return 0;                   /* nothing can be said; logged */
+  if (r < 0)
+    return r;
+  a->lost_off = a->geo->extended_l2
+    ? geometry_cluster_end (a->geo, a->file_len) : a->file_len;
+  a->lost_end = end_idx << a->geo->cluster_bits;
+  if (a->lost_end > a->lost_off)
+    nbdkit_debug ("%s: the file ends at offset %" PRIu64 ", but clusters up "
+                  "to offset %" PRIu64 " are marked as in use",
+                  a->file->name, a->file_len, a->lost_end);
+  return 0;
+}
+
 int
 alloc_open (struct alloc *a, const struct geometry *geo,
             struct backend *file, struct refcount *refcount,
@@ -50,7 +76,7 @@ alloc_open (struct alloc *a, const struct geometry *geo,
   a->discard = discard;
   a->file_len = size;
   a->virgin_off = geometry_cluster_end (geo, size);
-  return 0;
+  return find_lost (a);
 }
 
 void
@@ -166,7 +192,7 @@ check_overlap (const struct alloc *a, uint64_t off, uint64_t len)
     return 0;
   nbdkit_error ("%s: the image is corrupt: the %s lies in space that has "
                 "refcount 0, at or behind offset 0x%" PRIx64 "; "
-                "repair it with qemu-img check -r all",
+                "repair it with repair=all",
                 a->file->name, overlap_kind_name (kind), off);
   return -EUCLEAN;
 }
@@ -225,6 +251,25 @@ shorten (const struct alloc *a, uint64_t idx, uint64_t nr)
   return nr;
 }
 
+/* Free clusters at or after START_IDX, none of them in lost space: so an
+ * entry that points there is known to be one whose data is missing.
+ */
+static int
+find_free (struct alloc *a, uint64_t start_idx, uint64_t max_nr,
+           uint64_t *idx, uint64_t *nr)
+{
+  const unsigned bits = a->geo->cluster_bits;
+  int r;
+
+  r = refcount_find_free_locked (a->refcount, start_idx, max_nr, idx, nr);
+  if (r < 0 || a->lost_off >= a->lost_end)
+    return r;
+  if (*idx >= a->lost_end >> bits || (*idx + *nr) << bits <= a->lost_off)
+    return 0;
+  return refcount_find_free_locked (a->refcount, a->lost_end >> bits, max_nr,
+                                    idx, nr);
+}
+
 int
 alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
                        const struct alloc_growth *growth,
@@ -233,8 +278,7 @@ alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
   uint64_t idx, n;
   int r;
 
-  r = refcount_find_free_locked (a->refcount, a->cursor_idx, max_nr,
-                                 &idx, &n);
+  r = find_free (a, a->cursor_idx, max_nr, &idx, &n);
   if (r < 0)
     return no_space (r);
   a->cursor_idx = idx;
@@ -257,7 +301,7 @@ alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
   int r;
 
   for (;;) {
-    r = refcount_find_free_locked (a->refcount, start, nr, &idx, &n);
+    r = find_free (a, start, nr, &idx, &n);
     if (r < 0)
       return no_space (r);
     if (n == nr)
@@ -283,7 +327,8 @@ alloc_at_locked (struct alloc *a, uint64_t host_off, uint64_t max_nr,
   int r;
 
   *nr = 0;
-  if (geometry_in_cluster (a->geo, host_off) != 0)
+  if (geometry_in_cluster (a->geo, host_off) != 0 ||
+      host_off < a->lost_end)
     return 0;
   n = refcount_free_run_locked (a->refcount, idx, max_nr);
   n = shorten (a, idx, n);

@@ -53,6 +53,10 @@ struct alloc {
   uint64_t virgin_off;          /* space from here on was never allocated
                                    in this session, and reads as zero */
   uint64_t file_len;            /* the file is at least so long */
+  uint64_t lost_off, lost_end;  /* space beyond the end of the file at open
+                                   that was marked as in use: what points
+                                   there has lost its data; never handed
+                                   out.  Empty if lost_off >= lost_end */
   struct alloc_list pending, committing, limbo;
   _Atomic uint64_t waiting;     /* clusters in pending: an estimate */
 };

@@ -286,8 +286,11 @@ install (struct cow *c, int r)
    * file where nothing was in it.
    */
   used = c->host_off + (c->end - first);
-  if (r == 0 && !io->geo->has_data_file && io->alloc->file_len < used)
+  if (r == 0 && !io->geo->has_data_file && io->alloc->file_len < used) {
     io->alloc->file_len = used;
+    if (io->alloc->lost_off < used)
+      io->alloc->lost_off = used;
+  }
   if (r == 0)
     r = map_set_data_locked (io->map, c->start, c->end - c->start,
                              c->host_off, &done);

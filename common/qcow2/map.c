@@ -287,23 +287,37 @@ has_host_range (const struct map_run *run)
     run->type == ENTRY_UNALLOC_ALLOC;
 }
 
-/* Before a write: is the host range ours to write?  Data beyond the end of
- * the file is missing; a write there would make the rest of its cluster
- * read as zeroes.
+/* Clip RUN to what lies before [OFF, END) on the host, or after it; if it
+ * begins inside, it is broken.
  */
 static void
-check_host_range (struct map *map, struct map_run *run)
+exclude (struct map_run *run, uint64_t off, uint64_t end)
 {
-  if (!has_host_range (run) || map->overlap == NULL ||
+  if (run->host_off >= end || run->host_off + run->len <= off)
+    return;
+  if (run->host_off >= off)
+    run->type = ENTRY_BROKEN;
+  else
+    run->len = off - run->host_off;
+}
+
+/* Data beyond the end of the file is missing: also after the file has grown
+ * over it, and to be written to neither, since that would make the rest of
+ * its cluster read as zeroes.
+ */
+static void
+check_host_range (struct map *map, struct map_run *run, bool for_write)
+{
+  if (!has_host_range (run) || map->alloc == NULL ||
       map->geo->has_data_file)
     return;
-  run->overlap = overlap_find (map->overlap, run->host_off, run->len);
+  if (for_write)
+    run->overlap = overlap_find (map->overlap, run->host_off, run->len);
   if (run->type != ENTRY_DATA)
     return;
-  if (run->host_off >= map->alloc->file_len)
-    run->type = ENTRY_BROKEN;
-  else if (run->len > map->alloc->file_len - run->host_off)
-    run->len = map->alloc->file_len - run->host_off;
+  exclude (run, map->alloc->lost_off, map->alloc->lost_end);
+  if (for_write)
+    exclude (run, map->alloc->file_len, UINT64_MAX);
 }
 
 int
@@ -318,8 +332,8 @@ map_lookup (struct map *map, uint64_t guest_off, uint64_t max_len,
       READ_SCOPE (map->meta);
 
       r = lookup_locked (map, guest_off, max_len, run, &missing);
-      if (r == 0 && for_write)
-        check_host_range (map, run);
+      if (r == 0)
+        check_host_range (map, run, for_write);
     }
     if (r != -EAGAIN)
       break;

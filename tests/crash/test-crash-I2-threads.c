@@ -78,7 +78,7 @@ client (void *arg)
         crash_run_compressed (c->run, off, len);
         break;
       }
-      /* fallthrough */
+      __attribute__ ((__fallthrough__));
     default:
       crash_run_write (c->run, off, len, 0);
       break;
