@@ -47,7 +47,9 @@ def _bar(f, y, value, colour, scale, bold):
         x = LABEL + w - 16
         f.write('<path d="M%.1f %.1f l6 %d l5 0 l-6 %d z" fill="#fff"/>\n' %
                 (x, y + BAR + 1, -BAR - 2, BAR + 2))
-    f.write('<text x="%.1f" y="%.1f"%s>%s</text>\n' %
+    # The white outline keeps it readable across the line.
+    f.write('<text x="%.1f" y="%.1f" stroke="#fff" stroke-width="3" '
+            'paint-order="stroke"%s>%s</text>\n' %
             (LABEL + w + 5, y + BAR - 3,
              ' font-weight="bold"' if bold else ' fill="#667"',
              label(value)))
@@ -79,15 +81,19 @@ def write(results, path):
                     'fill="%s"/><text x="%d" y="62">%s</text>\n' %
                     (x, COLOURS[key], x + 17, text))
             x += 40 + 7 * len(text)
+        f.write('<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s" '
+                'stroke-width="2"/>\n' %
+                (LABEL + scale, TOP, LABEL + scale, height - BOTTOM,
+                 COLOURS["qemu"]))
         for i, (name, ours, raw) in enumerate(data):
-            y = TOP + ROW * i + 6
-            f.write('<text x="%d" y="%d" text-anchor="end">%s</text>\n' %
-                    (LABEL - 8, y + BAR, escape(name)))
+            y = TOP + ROW * i + (6 if raw is not None else 6 + BAR / 2)
+            f.write('<text x="%d" y="%.1f" text-anchor="end">%s</text>\n' %
+                    (LABEL - 8, TOP + ROW * i + 10 + BAR, escape(name)))
             _bar(f, y, ours, COLOURS["ours"], scale, True)
             if raw is not None:
                 _bar(f, y + BAR + 2, raw, COLOURS["raw"], scale, False)
         f.write('<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s" '
-                'stroke-width="2"/>\n' %
+                'stroke-width="1" stroke-dasharray="3 5"/>\n' %
                 (LABEL + scale, TOP, LABEL + scale, height - BOTTOM,
                  COLOURS["qemu"]))
         f.write('<text x="14" y="%d" fill="#667">Bars are cut at %dx.  '

@@ -28,10 +28,55 @@ class Images:
     def __init__(self, ctx):
         self.ctx = ctx
         self.warmed = set()
+        self.small_pages = False
 
-    def new_workload(self):
-        """Files are to be warmed again: other workloads changed them."""
+    def new_workload(self, small_pages):
+        """Files are to be warmed again: other workloads changed them.
+
+        A 4k write into a large folio costs ext4 more than all else that
+        is measured, so overwrites ask for SMALL_PAGES; reads take what
+        the kernel does by itself.
+        """
         self.warmed.clear()
+        self.small_pages = small_pages
+
+    def warm(self, path):
+        """Bring a file into the page cache and its dirty pages to disk.
+
+        Once a workload: to clean pages between the runs would make each
+        run pay for dirtying them again.  The file leaves the cache first,
+        so that its folios do not depend on who brought them there; and
+        it is read often enough for its pages to count as active, as
+        otherwise the next reader pays for that.
+        """
+        if path in self.warmed:
+            return
+        self.warmed.add(path)
+        fd = os.open(path, os.O_RDWR)
+        os.fdatasync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if self.small_pages:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        for _ in range(3):
+            self._read_data(fd)
+        os.close(fd)
+
+    @staticmethod
+    def _read_data(fd):
+        off = 0
+        while True:
+            try:
+                start = os.lseek(fd, off, os.SEEK_DATA)
+            except OSError:
+                return
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+            off = start
+            while off < end:
+                n = len(os.pread(fd, min(CHUNK, end - off), off))
+                if n == 0:
+                    break
+                off += n
+            off = max(off, end)
 
     def _make(self, name, maker):
         """The template NAME, made by MAKER (path) unless it is there."""
@@ -43,36 +88,6 @@ class Images:
             maker(tmp)
             os.rename(tmp, path)
         return path
-
-    def warm(self, path):
-        """Bring a file into the page cache and its dirty pages to disk.
-
-        Once a workload: to clean pages between the runs would make each
-        run pay for dirtying them again.  The file leaves the cache first,
-        as the kernel's reads and writes of a page depend on the size of
-        the folio, and that on who brought it there.
-        """
-        if path in self.warmed:
-            return
-        self.warmed.add(path)
-        fd = os.open(path, os.O_RDWR)
-        os.fdatasync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        off = 0
-        while True:
-            try:
-                start = os.lseek(fd, off, os.SEEK_DATA)
-            except OSError:
-                break
-            end = os.lseek(fd, start, os.SEEK_HOLE)
-            off = start
-            while off < end:
-                n = len(os.pread(fd, min(CHUNK, end - off), off))
-                if n == 0:
-                    break
-                off += n
-            off = max(off, end)
-        os.close(fd)
 
     # Content
 
@@ -147,6 +162,16 @@ class Images:
         for p in image.values():
             self.warm(p)
         return image
+
+    def same_pages(self):
+        """The full image for both, to read from.
+
+        To nbdkit's file plugin it is a file like any other.  Where two
+        files lie in memory can make a copy twice as slow on a virtual
+        machine; so both read the same pages.
+        """
+        path = self.full()["qcow2"]
+        return {"raw": path, "qcow2": path}
 
     def compressed(self, codec):
         image = {

@@ -154,6 +154,16 @@ def _target_cell(wl, against):
     return "-"
 
 
+def disturbance(results):
+    """Part of the machine that others used, by the runs that do not write
+    (where it would be the kernel's write-back)."""
+    parts = [s["foreign"] for wl in results["workloads"].values()
+             if "read" in wl["name"]
+             for samples in wl["servers"].values()
+             for s in samples if "foreign" in s]
+    return statistics.median(parts) if parts else 0
+
+
 def _group_table(rows, f):
     stacks = []
     for wl in rows:
@@ -187,6 +197,10 @@ def markdown(results, f):
             (m["date"], m["cores"], m["cpu"], m["memory_gib"], m["kernel"],
              m["filesystem"], m["nbdkit"], m["qemu"], m["nbdkit_threads"],
              m["rounds"]))
+    part = disturbance(results)
+    if part > .05:
+        f.write("Other programs used %.0f %% of the machine meanwhile, so "
+                "these are no final figures.\n" % (part * 100))
     groups = {}
     for wl in results["workloads"].values():
         if wl["servers"]:
