@@ -45,9 +45,11 @@ for type in zlib zstd; do
     done
     cat "$tmpdir/$type.sizes"
 
-    # There was no more than two copies of the data at any time.
+    # There were no more than two copies of the data at any time; gaps between
+    # them, which depend on the order of the threads, may cost some more.
+    # Without reuse there would be five.
     first="$(head -1 "$tmpdir/$type.sizes")"
-    test "$(sort -n "$tmpdir/$type.sizes" | tail -1)" -le $(( first * 5 / 2 ))
+    test "$(sort -n "$tmpdir/$type.sizes" | tail -1)" -le $(( first * 3 ))
 
     # Small random writes, merged to whole clusters.
     cp "$tmpdir/1.raw" "$tmpdir/shadow.raw"
