@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <nbdkit-plugin.h>
 
@@ -87,10 +88,15 @@ chain_names (const struct image *image)
   return names;
 }
 
+/* May the file PATH (NULL: it is on a server) be a part of the chain?
+ * Looked at before it is opened, since the lock of the image itself would be
+ * in the way of a loop, and the message would speak of another program.
+ */
 static int
-check_loop (const struct image *image, struct backend *file)
+check_loop (const struct image *image, const char *path)
 {
-  uint64_t dev, ino, dev2, ino2;
+  uint64_t dev, ino;
+  struct stat st;
   char *names;
   size_t i;
 
@@ -99,14 +105,14 @@ check_loop (const struct image *image, struct backend *file)
                   image->layers[0].file->name, MAX_CHAIN);
     return -EINVAL;
   }
-  if (!backend_file_identity (file, &dev, &ino))
-    return 0;
+  if (path == NULL || stat (path, &st) == -1 || !S_ISREG (st.st_mode))
+    return 0;                   /* opening it will tell */
   for (i = 0; i < image->nr_layers; ++i) {
-    if (backend_file_identity (image->layers[i].file, &dev2, &ino2) &&
-        dev == dev2 && ino == ino2) {
+    if (backend_file_identity (image->layers[i].file, &dev, &ino) &&
+        dev == st.st_dev && ino == st.st_ino) {
       names = chain_names (image);
       nbdkit_error ("the backing chain is a loop: %s <- %s",
-                    names ? names : "...", file->name);
+                    names ? names : "...", path);
       free (names);
       return -EINVAL;
     }
@@ -236,8 +242,10 @@ open_data_file (struct image *image, const struct image_options *opts)
                        &ref);
   if (r < 0)
     return r;
-  r = open_file (ref.uri ? ref.uri : ref.path, ref.uri != NULL,
-                 core->writable, false, opts, &layer->data_file);
+  r = check_loop (image, ref.path);
+  if (r == 0)
+    r = open_file (ref.uri ? ref.uri : ref.path, ref.uri != NULL,
+                   core->writable, false, opts, &layer->data_file);
   reference_free (&ref);
   if (r < 0) {
     nbdkit_error ("%s: its external data file \"%s\" cannot be used",
@@ -245,7 +253,7 @@ open_data_file (struct image *image, const struct image_options *opts)
     return r;
   }
   core_set_data_file (core, layer->data_file);
-  return check_loop (image, layer->data_file);
+  return 0;
 }
 
 /* Unlock the lowest layer, if it is encrypted. */
@@ -346,6 +354,9 @@ open_backing (struct image *image, const struct image_options *opts,
   r = -EINVAL;
   if (format) {
     *more = strcmp (format, "qcow2") == 0;
+    r = check_loop (image, ref.path);
+  }
+  if (r == 0) {
     /* As for QEMU: others may write to a raw file, not to an image. */
     r = open_file (ref.uri ? ref.uri : ref.path, ref.uri != NULL, false,
                    !*more, opts, &file);
@@ -356,9 +367,7 @@ open_backing (struct image *image, const struct image_options *opts,
   if (r < 0)
     return r;
 
-  r = check_loop (image, file);
-  if (r == 0)
-    r = *more ? open_core (image, file, opts) : add_layer (image, file, NULL);
+  r = *more ? open_core (image, file, opts) : add_layer (image, file, NULL);
   if (r < 0)
     backend_close (file);
   return r;
