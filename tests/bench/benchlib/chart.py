@@ -3,7 +3,7 @@
 
 from xml.sax.saxutils import escape
 
-from .report import best_qemu, median, ratio
+from .report import best_qemu, median, ratio, rounds
 
 WIDTH, LABEL, BAR, ROW, TOP, BOTTOM = 860, 270, 14, 42, 74, 34
 LIMIT = 8.0                     # bars are cut there
@@ -71,7 +71,7 @@ def write(results, path):
         f.write('<text x="14" y="42" fill="#667">%s</text>\n' % escape(
             "%s cores, %s GiB, Linux %s, %s, %s; medians of %s rounds, %s" %
             (m["cores"], m["memory_gib"], m["kernel"],
-             m["nbdkit"], (m["qemu"] or "").split(" (")[0], m["rounds"],
+             m["nbdkit"], (m["qemu"] or "").split(" (")[0], rounds(results),
              m["date"])))
         x = 14
         for key, text in (("ours", "nbdkit qcow2 (this package)"),

@@ -154,6 +154,13 @@ def _target_cell(wl, against):
     return "-"
 
 
+def rounds(results):
+    """How many rounds there were: "5", or "2 to 15"."""
+    n = {len(samples) for wl in results["workloads"].values()
+         for samples in wl["servers"].values()} or {0}
+    return "%d" % min(n) if len(n) == 1 else "%d to %d" % (min(n), max(n))
+
+
 def disturbance(results):
     """Part of the machine that others used, by the runs that do not write
     (where it would be the kernel's write-back)."""
@@ -193,10 +200,10 @@ def markdown(results, f):
     """The tables of docs/performance.md."""
     m = results["machine"]
     f.write("%s; %d cores (%s), %s GiB of memory, Linux %s, %s, %s, %s.  "
-            "Both nbdkits: `-t %d`.  Medians of %d rounds.\n" %
+            "Both nbdkits: `-t %d`.  Medians of %s rounds.\n" %
             (m["date"], m["cores"], m["cpu"], m["memory_gib"], m["kernel"],
              m["filesystem"], m["nbdkit"], m["qemu"], m["nbdkit_threads"],
-             m["rounds"]))
+             rounds(results)))
     part = disturbance(results)
     if part > .05:
         f.write("Other programs used %.0f %% of the machine meanwhile, so "
