@@ -127,8 +127,12 @@ change_owned (struct io *io, uint64_t off, uint64_t len, enum change change)
   }
   if (r == 0 && io->geo->data_file_raw)
     r = io_data_zero (io, len, off, off);
+  /* After a crash the entry may be the old one, and what a hole decrypts to
+   * is neither old nor zero.
+   */
   else if (r == 0 && io->geo->has_data_file && change != CHANGE_ZERO_KEEP &&
-           io->alloc->discard && backend_punch (io->data, off, len) == 0)
+           io->crypt == NULL && io->alloc->discard &&
+           backend_punch (io->data, off, len) == 0)
     commit_data_written (io->commit);
   return r;
 }
@@ -337,7 +341,7 @@ trim_run (struct io *io, uint64_t off, uint64_t *len,
     break;
   }
   if (geo->data_file_raw) {     /* the raw view must stay the same */
-    if (backend_punch (io->data, off, *len) == 0)
+    if (io->crypt == NULL && backend_punch (io->data, off, *len) == 0)
       commit_data_written (io->commit);
     return 0;
   }
