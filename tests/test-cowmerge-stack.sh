@@ -11,8 +11,14 @@ set -x
 
 requires_qemu_img
 requires_nbdsh
+requires fallocate --version
 
+# Half of the clusters are holes: with an offset there are clusters of which
+# a part is zero.
 make_data "$tmpdir/base.raw" 8M
+for (( i = 64; i < 8192; i += 128 )); do
+    fallocate -p -o ${i}k -l 64k "$tmpdir/base.raw"
+done
 img="$tmpdir/overlay.qcow2"
 export sock
 export helpers="$abs_top_srcdir/tests/cowmerge-helpers.py"
@@ -77,6 +83,7 @@ run --filter=cache --filter=cowmerge
 run --filter=cowmerge --filter=cacheextents
 run --filter=rate --filter=cowmerge rate=1G
 run --filter=cowmerge --filter=offset offset=64k
+run --filter=cowmerge --filter=offset offset=32k
 run --filter=cowmerge --filter=offset offset=1000
 run --filter=cowmerge --filter=fua fuamode=emulate
 run --filter=cowmerge --filter=nozero
