@@ -43,6 +43,10 @@
  * Steps with nothing to write are left out, so a commit of data alone is
  * one barrier, and one with metadata two.
  *
+ * Where no entry waits to become stable, a flush is a barrier and nothing
+ * else, and several may be under way: the host combines them better than a
+ * queue would.
+ *
  * Locks: LOCK_COMMIT decides who commits; it is not held during I/O.  The
  * freeze and the thaw hold LOCK_META exclusively, without I/O.
  */
@@ -288,6 +292,7 @@ run_commit (struct commit *c)
 
   if (c->failed)
     return -EIO;
+  c->data_flushes++;            /* see flush_data */
   had_data = atomic_exchange (&c->data_dirty, false);
   r = freeze (c, &f);
   if (r == 0 && !f.blocks && !f.l1 && !f.reftable &&
@@ -308,9 +313,41 @@ run_commit (struct commit *c)
  out:
   if (r < 0)
     c->data_dirty = true;
-  else
+  c->data_flushes--;
+  if (r == 0)
     alloc_reclaim (c->alloc, false);
   return c->failed ? -EIO : r;
+}
+
+/* Does no metadata wait to be written, and no space to be freed? */
+static bool
+is_settled (struct commit *c)
+{
+  READ_SCOPE (c->meta);
+
+  return !commit_is_unstable (c) && !mcache_is_dirty (c->mcache) &&
+    !alloc_has_deferred (c->alloc);
+}
+
+/* Make guest data stable; all entries that point to it are (I7).  Whoever
+ * finds nothing to do must know that no barrier is under way, which may be
+ * the one that its data needs: so the count goes up before the flag is
+ * cleared, and the flag is read before the count.
+ */
+static int
+flush_data (struct commit *c)
+{
+  int r;
+
+  if (c->failed)
+    return -EIO;
+  if (!c->data_dirty && c->data_flushes == 0)
+    return 0;
+  c->data_flushes++;
+  c->data_dirty = false;
+  r = commit_barrier (c);
+  c->data_flushes--;
+  return r;
 }
 
 /* Become the only committer.  LOCK_COMMIT is held. */
@@ -335,6 +372,8 @@ commit_flush (struct commit *c)
   uint64_t need, nr;
   int r;
 
+  if (is_settled (c))
+    return flush_data (c);
   {
     MUTEX_SCOPE (&c->lock);
 

@@ -47,7 +47,8 @@ struct commit {
   int (*announce_bitmaps) (struct bitmaps *b, bool *changed);
 
   _Atomic bool data_dirty;      /* guest data was written since the last
-                                   barrier */
+                                   barrier began */
+  _Atomic unsigned data_flushes;        /* barriers of data alone under way */
   _Atomic uint64_t stable;      /* map->changes that are stable */
   _Atomic bool failed;          /* sticky (I9) */
 };
