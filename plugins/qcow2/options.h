@@ -74,7 +74,7 @@ extern void options_free (void);
   "                            (default: false).\n"                    \
   "metadata-cache=<SIZE>       Memory for tables (default: 64M).\n"     \
   "cluster-cache=<SIZE>        Memory for decompressed clusters\n"      \
-  "                            (default: 32M).\n"                       \
+  "                            (default: 8M).\n"                       \
   "check=<BOOL>                Check the image, change nothing, and exit.\n" \
   "repair=leaks|all            Check and repair before serving.\n"     \
   "resize=<SIZE>               Give the disk this size before serving.\n" \

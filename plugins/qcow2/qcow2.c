@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -79,6 +80,14 @@ qcow2_load (void)
 {
   /* With RLIMIT_FSIZE a write beyond it must fail, not kill the server. */
   signal (SIGXFSZ, SIG_IGN);
+
+  /* nbdkit allocates the buffer of each request.  Fetching large ones from
+   * the kernel each time costs as much as the copying.
+   */
+#ifdef M_MMAP_THRESHOLD
+  mallopt (M_MMAP_THRESHOLD, 64 << 20);
+  mallopt (M_TRIM_THRESHOLD, 128 << 20);
+#endif
 }
 
 static void
