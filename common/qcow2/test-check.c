@@ -82,6 +82,7 @@ test_count (void)
  * Images.
  */
 
+__attribute__ ((__format__ (__printf__, 1, 2)))
 static int
 shell (const char *fmt, ...)
 {
