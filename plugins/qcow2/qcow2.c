@@ -48,22 +48,25 @@ nbdkit_qcow2_hints (void)
   return &hints;
 }
 
-/* NBD knows few errors, and nbdkit turns all others into EINVAL. */
+/* NBD knows few errors, and nbdkit turns all others into EINVAL.  The error
+ * is left in errno (.errno_is_preserved): nbdkit_set_error works only in
+ * nbdkit's own threads, and filters call us from theirs.
+ */
 static int
 fail (int r)
 {
   switch (-r) {
   case EIO: case ENOSPC: case ENOMEM: case EINVAL: case EPERM: case EROFS:
-    nbdkit_set_error (-r);
+    errno = -r;
     break;
   case ENOTSUP:
-    nbdkit_set_error (EOPNOTSUPP);
+    errno = EOPNOTSUPP;
     break;
   case EFBIG: case EDQUOT:
-    nbdkit_set_error (ENOSPC);
+    errno = ENOSPC;
     break;
   default:
-    nbdkit_set_error (EIO);
+    errno = EIO;
     break;
   }
   return -1;
@@ -468,7 +471,7 @@ static struct nbdkit_plugin plugin = {
   .flush             = qcow2_flush,
   .cache             = qcow2_cache,
   .extents           = qcow2_extents,
-  .errno_is_preserved = 0,
+  .errno_is_preserved = 1,
 };
 
 extern struct nbdkit_plugin *plugin_init (void);
