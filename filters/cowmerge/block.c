@@ -36,10 +36,17 @@ static struct {
   pthread_mutex_t lock;
   uint64_t max, used;           /* bytes */
   uint64_t idle;                /* bytes of USED in the free list */
-  struct list free;             /* by block.lru, the last freed last */
+  /* By block.lru, the last freed last; [1] were bounce buffers.  These are
+   * kept apart, since they are few and what they had is still in the CPU's
+   * cache.
+   */
+  struct list free[2];
 } pool = {
   .lock = PTHREAD_MUTEX_INITIALIZER,
-  .free = { .next = &pool.free, .prev = &pool.free },
+  .free = {
+    { .next = &pool.free[0], .prev = &pool.free[0] },
+    { .next = &pool.free[1], .prev = &pool.free[1] },
+  },
 };
 
 static size_t
@@ -102,12 +109,20 @@ discard_free_locked (struct block *b)
   destroy (b);
 }
 
+/* Give back free blocks until NEEDED bytes fit in LIMIT. */
+static void
+shrink_locked (uint64_t needed, uint64_t limit)
+{
+  for (int i = 0; i <= 1; ++i)
+    while (pool.used + needed > limit && !list_empty (&pool.free[i]))
+      discard_free_locked (list_entry (pool.free[i].next, struct block, lru));
+}
+
 void
 block_pool_drain (void)
 {
   SCOPE_LOCK (&pool.lock);
-  while (!list_empty (&pool.free))
-    discard_free_locked (list_entry (pool.free.next, struct block, lru));
+  shrink_locked (1, pool.used - pool.idle);
 }
 
 /* What of the pool a block of this size must leave alone. */
@@ -125,23 +140,22 @@ static struct block *
 get_locked (uint32_t size, bool bounce)
 {
   const uint64_t cost = block_cost (size);
-  uint64_t limit = pool.max - reserve (cost, bounce);
+  const uint64_t limit = pool.max - reserve (cost, bounce);
+  struct list *list = &pool.free[bounce];
   struct block *b;
 
   if (pool.used - pool.idle + cost > limit)
     return NULL;
 
-  /* The last one freed is most likely still in the CPU's cache. */
-  if (!list_empty (&pool.free)) {
-    b = list_entry (pool.free.prev, struct block, lru);
+  if (!list_empty (list)) {
+    b = list_entry (list->prev, struct block, lru);
     if (b->size == size) {
       list_remove (&b->lru);
       pool.idle -= cost;
       return b;
     }
   }
-  while (pool.used + cost > limit && !list_empty (&pool.free))
-    discard_free_locked (list_entry (pool.free.next, struct block, lru));
+  shrink_locked (cost, limit);
 
   b = create (size);
   if (b != NULL)
@@ -168,6 +182,7 @@ block_get (uint32_t size, bool bounce)
   b->born = b->retry = 0;
   b->pins = 0;
   b->indexed = b->zero = false;
+  b->bounce = bounce;
   b->len = size;
   b->dirty = 0;
   b->low = UINT32_MAX;
@@ -181,7 +196,7 @@ void
 block_put (struct block *b)
 {
   SCOPE_LOCK (&pool.lock);
-  list_append (&pool.free, &b->lru);
+  list_append (&pool.free[b->bounce], &b->lru);
   pool.idle += block_cost (b->size);
 }
 

@@ -26,6 +26,8 @@ struct block {
   bool indexed;                 /* found by its cluster number */
   bool zero;                    /* what was not written reads as zeroes */
 
+  bool bounce;                  /* owned by block.c: as asked for */
+
   /* The content.  Changed with the overlay's lock and a claim on the
    * cluster held; so either is enough to read it.  (DATA where no bit is
    * set belongs to the holder of the claim alone.)

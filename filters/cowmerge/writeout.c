@@ -77,130 +77,101 @@ next_stretch (const struct block *b, uint32_t pos, uint32_t grain,
 }
 
 /* The next range in FROM..TO-1 that shall be read with one request, so
- * that its missing bytes become known.
+ * that its missing bytes become known; over written ones up to GAP.
  */
 static bool
-next_read (const struct block *b, uint32_t from, uint32_t to,
+next_read (const struct block *b, uint32_t from, uint32_t to, uint32_t gap,
            uint32_t *start, uint32_t *end)
 {
   uint32_t s, e;
 
   if (!block_find (b, false, from, to, start, end))
     return false;
-  while (block_find (b, false, *end, to, &s, &e) &&
-         s - *end <= cowmerge_read_gap)
+  while (block_find (b, false, *end, to, &s, &e) && s - *end <= gap)
     *end = e;
   return true;
 }
 
-/* BOUNCE has the bytes S..E-1 as they are below.  Take over those which
- * the client did not write.
+/* Shall the bytes FROM..TO-1 be put together in a bounce buffer?  Reading
+ * into the block saves to copy what was written, but must not touch it.
+ * The bounce buffer is the better place if that is little, because it has
+ * just been used, and is in the CPU's cache; the block is not.
  */
-static void
-take_missing (struct block *b, const struct block *bounce,
-              uint32_t s, uint32_t e)
+static bool
+wants_bounce (const struct block *b, uint32_t from, uint32_t to)
 {
-  uint32_t from, to;
+  uint32_t s, e, s2, e2;
 
-  for (uint32_t pos = s; block_find (b, false, pos, e, &from, &to); pos = to)
-    memcpy (b->data + from, bounce->data + from, to - from);
+  if (b->dirty < b->len / 2)
+    return true;
+  for (uint32_t pos = from;
+       next_read (b, pos, to, cowmerge_read_gap, &s, &e); pos = e)
+    if (block_find (b, true, s, e, &s2, &e2))
+      return true;
+  return false;
 }
 
-/* The same where BOUNCE has all that is missing, and the client wrote
- * little: the bounce buffer becomes the block's.  Readers may look at it
- * all the time.
+/* Write the bytes FROM..TO-1 of a block over data.  The block itself changes
+ * only where nothing was written.
  */
-static void
-swap_data (struct overlay *ov, struct block *b, struct block *bounce)
-{
-  uint8_t *data = bounce->data;
-
-  block_copy (b, 0, b->len, data);
-  OVERLAY_LOCK (ov);
-  bounce->data = b->data;
-  b->data = data;
-}
-
-/* Read the bytes S..E-1 of B's cluster, some of which are missing. */
 static int
-read_range (struct overlay *ov, nbdkit_next *next, struct block *b,
-            uint32_t s, uint32_t e)
+write_over_data (struct overlay *ov, nbdkit_next *next, struct block *b,
+                 uint32_t from, uint32_t to, uint32_t flags)
 {
   const uint64_t start = b->idx << ov->shift;
-  struct block *bounce;
-  uint32_t from, to;
-  int r;
+  struct block *bounce = NULL;
+  uint32_t gap = 0, s, e;
+  uint8_t *data = b->data;
+  int r = 0;
 
-  /* Nothing in it was written: no need for a bounce buffer. */
-  if (!block_find (b, true, s, e, &from, &to))
-    return below_pread (next, b->data + s, e - s, start + s);
-
-  bounce = block_get (ov->cluster, true);
-  if (bounce == NULL) {
-    for (uint32_t pos = s; block_find (b, false, pos, e, &from, &to);
-         pos = to) {
-      r = below_pread (next, b->data + from, to - from, start + from);
-      if (r < 0)
-        return r;
-    }
-    return 0;
+  if (!block_complete (b) && wants_bounce (b, from, to))
+    bounce = block_get (ov->cluster, true);
+  if (bounce) {
+    gap = cowmerge_read_gap;
+    data = bounce->data;
   }
-
-  r = below_pread (next, bounce->data + s, e - s, start + s);
+  for (uint32_t pos = from; r == 0 && next_read (b, pos, to, gap, &s, &e);
+       pos = e)
+    r = below_pread (next, data + s, e - s, start + s);
   if (r == 0) {
-    bool all = !block_find (b, false, 0, s, &from, &to) &&
-               !block_find (b, false, e, b->len, &from, &to);
-
-    if (all && b->dirty < b->len / 2)
-      swap_data (ov, b, bounce);
-    else
-      take_missing (b, bounce, s, e);
+    if (bounce)
+      block_copy (b, from, to, data + from);
+    r = below_pwrite (next, data + from, to - from, start + from, flags);
   }
-  block_put (bounce);
+  if (bounce)
+    block_put (bounce);
   return r;
 }
 
-/* Make the bytes S..E-1 of the block known, for writing them. */
+/* The same for one over zeroes: nothing has to be read. */
 static int
-fill_stretch (struct overlay *ov, nbdkit_next *next, struct block *b,
-              uint32_t s, uint32_t e)
+write_over_zeroes (struct overlay *ov, nbdkit_next *next, struct block *b,
+                   uint32_t from, uint32_t to, uint32_t flags)
 {
-  uint32_t from, to, pos;
-  int r;
+  uint32_t s, e;
 
-  if (b->zero) {
-    for (pos = s; block_find (b, false, pos, e, &from, &to); pos = to)
-      memset (b->data + from, 0, to - from);
-    return 0;
-  }
-  for (pos = s; next_read (b, pos, e, &from, &to); pos = to) {
-    r = read_range (ov, next, b, from, to);
-    if (r < 0)
-      return r;
-  }
-  return 0;
+  for (uint32_t pos = from; block_find (b, false, pos, to, &s, &e); pos = e)
+    memset (b->data + s, 0, e - s);
+  return below_pwrite (next, b->data + from, to - from,
+                       (b->idx << ov->shift) + from, flags);
 }
 
 static int
 write_down (struct overlay *ov, nbdkit_next *next, struct block *b,
             uint32_t flags)
 {
-  const uint64_t start = b->idx << ov->shift;
   const uint32_t gap = b->zero ? ZERO_GAP : cowmerge_read_gap;
   uint32_t grain = b->zero ? 1 : ov->grain;
   uint32_t s, e;
-  int r;
+  int r = 0;
 
   if (layer_whole_clusters ())
     grain = ov->cluster;
-  for (uint32_t pos = 0; next_stretch (b, pos, grain, gap, &s, &e); pos = e) {
-    r = fill_stretch (ov, next, b, s, e);
-    if (r == 0)
-      r = below_pwrite (next, b->data + s, e - s, start + s, flags);
-    if (r < 0)
-      return r;
-  }
-  return 0;
+  for (uint32_t pos = 0;
+       r == 0 && next_stretch (b, pos, grain, gap, &s, &e); pos = e)
+    r = b->zero ? write_over_zeroes (ov, next, b, s, e, flags)
+                : write_over_data (ov, next, b, s, e, flags);
+  return r;
 }
 
 static void
