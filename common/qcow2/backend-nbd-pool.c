@@ -34,13 +34,12 @@
 #include <string.h>
 #include <time.h>
 
-#include <libnbd.h>
-
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
 #include "backend-nbd-pool.h"
 #include "locks.h"
+#include "nbd-library.h"
 
 #define MAX_CONNS       4
 /* A server that does not name its maximum accepts this much (NBD
@@ -87,14 +86,14 @@ wait_connected (struct nbd_handle *h)
 {
   int64_t left, deadline = now_ms () + CONNECT_TIMEOUT_MS;
 
-  while (nbd_aio_is_connecting (h) == 1) {
+  while (libnbd.aio_is_connecting (h) == 1) {
     left = deadline - now_ms ();
     if (left <= 0)
       return -ETIMEDOUT;
-    if (nbd_poll (h, (int) left) == -1)
+    if (libnbd.poll (h, (int) left) == -1)
       return -EIO;
   }
-  return nbd_aio_is_ready (h) == 1 || nbd_aio_is_negotiating (h) == 1
+  return libnbd.aio_is_ready (h) == 1 || libnbd.aio_is_negotiating (h) == 1
          ? 0 : -EIO;
 }
 
@@ -105,7 +104,7 @@ static int
 connect_handle (const struct backend_nbd_pool *pool,
                 struct nbd_handle **h_ret, char *why, size_t why_len)
 {
-  struct nbd_handle *h = nbd_create ();
+  struct nbd_handle *h = libnbd.create ();
   int r = 0;
 
   *h_ret = NULL;
@@ -113,29 +112,29 @@ connect_handle (const struct backend_nbd_pool *pool,
   if (h == NULL)
     r = -EIO;
   if (r == 0 &&
-      (nbd_set_uri_allow_local_file (h, true) == -1 ||
-       nbd_add_meta_context (h, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1 ||
-       nbd_set_opt_mode (h, pool->export_name != NULL) == -1 ||
-       nbd_aio_connect_uri (h, pool->uri) == -1))
-    r = nbd_get_errno () == EINVAL ? -EINVAL : -EIO;
+      (libnbd.set_uri_allow_local_file (h, true) == -1 ||
+       libnbd.add_meta_context (h, LIBNBD_CONTEXT_BASE_ALLOCATION) == -1 ||
+       libnbd.set_opt_mode (h, pool->export_name != NULL) == -1 ||
+       libnbd.aio_connect_uri (h, pool->uri) == -1))
+    r = libnbd.get_errno () == EINVAL ? -EINVAL : -EIO;
 #ifdef LIBNBD_HAVE_NBD_SET_PREAD_INITIALIZE
   /* What a failed read leaves in the buffer is not looked at. */
   if (r == 0)
-    nbd_set_pread_initialize (h, false);
+    libnbd.set_pread_initialize (h, false);
 #endif
   if (r == 0)
     r = wait_connected (h);
-  if (r == 0 && pool->export_name && nbd_aio_is_negotiating (h) == 1 &&
-      (nbd_set_export_name (h, pool->export_name) == -1 ||
-       nbd_opt_go (h) == -1))
+  if (r == 0 && pool->export_name && libnbd.aio_is_negotiating (h) == 1 &&
+      (libnbd.set_export_name (h, pool->export_name) == -1 ||
+       libnbd.opt_go (h) == -1))
     r = -EIO;
   if (r == -ETIMEDOUT)
     strncat (why, "the server does not answer", why_len - 1);
   else if (r < 0)
-    strncat (why, nbd_get_error () ? nbd_get_error () : "out of memory",
+    strncat (why, libnbd.get_error () ? libnbd.get_error () : "out of memory",
              why_len - 1);
   if (r < 0) {
-    nbd_close (h);
+    libnbd.close (h);
     return r == -EINVAL ? r : -EIO;
   }
   *h_ret = h;
@@ -146,7 +145,7 @@ connect_handle (const struct backend_nbd_pool *pool,
 static uint64_t
 export_size (const struct backend_nbd_export *e, struct nbd_handle *h)
 {
-  int64_t size = nbd_get_size (h);
+  int64_t size = libnbd.get_size (h);
 
   return size < 0 ? 0 : (uint64_t) size & ~(uint64_t) (e->min_block - 1);
 }
@@ -154,8 +153,8 @@ export_size (const struct backend_nbd_export *e, struct nbd_handle *h)
 static void
 read_capabilities (struct backend_nbd_export *e, struct nbd_handle *h)
 {
-  int64_t min = nbd_get_block_size (h, LIBNBD_SIZE_MINIMUM);
-  int64_t max = nbd_get_block_size (h, LIBNBD_SIZE_MAXIMUM);
+  int64_t min = libnbd.get_block_size (h, LIBNBD_SIZE_MINIMUM);
+  int64_t max = libnbd.get_block_size (h, LIBNBD_SIZE_MAXIMUM);
 
   e->min_block = min > 0 && min <= 65536 && (min & (min - 1)) == 0 ? min : 1;
   e->max_request = max > 0 && max < MAX_REQUEST ? max : MAX_REQUEST;
@@ -163,14 +162,14 @@ read_capabilities (struct backend_nbd_export *e, struct nbd_handle *h)
   if (e->max_request == 0)
     e->max_request = e->min_block;
   e->size = export_size (e, h);
-  e->can_multi_conn = nbd_can_multi_conn (h) == 1;
-  e->can_flush = nbd_can_flush (h) == 1;
-  e->can_fua = nbd_can_fua (h) == 1;
-  e->can_trim = nbd_can_trim (h) == 1;
-  e->can_zero = nbd_can_zero (h) == 1;
-  e->can_cache = nbd_can_cache (h) == 1;
+  e->can_multi_conn = libnbd.can_multi_conn (h) == 1;
+  e->can_flush = libnbd.can_flush (h) == 1;
+  e->can_fua = libnbd.can_fua (h) == 1;
+  e->can_trim = libnbd.can_trim (h) == 1;
+  e->can_zero = libnbd.can_zero (h) == 1;
+  e->can_cache = libnbd.can_cache (h) == 1;
   e->can_extents =
-    nbd_can_meta_context (h, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1;
+    libnbd.can_meta_context (h, LIBNBD_CONTEXT_BASE_ALLOCATION) == 1;
 }
 
 /* After connecting again: still the same export, as far as one can see? */
@@ -180,9 +179,9 @@ is_same_export (const struct backend_nbd_pool *pool, struct nbd_handle *h)
   const struct backend_nbd_export *e = &pool->exp;
 
   return export_size (e, h) == e->size &&
-    (!pool->writable || nbd_is_read_only (h) == 0) &&
-    (!e->can_flush || nbd_can_flush (h) == 1) &&
-    (!e->can_fua || nbd_can_fua (h) == 1);
+    (!pool->writable || libnbd.is_read_only (h) == 0) &&
+    (!e->can_flush || libnbd.can_flush (h) == 1) &&
+    (!e->can_fua || libnbd.can_fua (h) == 1);
 }
 
 /* The connection, which the caller has taken, is no more. */
@@ -191,7 +190,7 @@ drop_connection (struct backend_nbd_pool *pool, struct conn *c)
 {
   bool lost;
 
-  nbd_close (c->h);
+  libnbd.close (c->h);
   c->h = NULL;
   {
     MUTEX_SCOPE (&pool->lock);
@@ -219,7 +218,7 @@ connect_again (struct backend_nbd_pool *pool, struct conn *c)
   if (!is_same_export (pool, c->h)) {
     nbdkit_error ("%s: the export is not the same any more after the "
                   "connection was lost (size, or what it can do)", pool->uri);
-    nbd_close (c->h);
+    libnbd.close (c->h);
     c->h = NULL;
     return -ESTALE;
   }
@@ -303,22 +302,22 @@ send_once (const struct backend_nbd_pool *pool, struct nbd_handle *h,
 
   switch (rq->type) {
   case NBD_REQUEST_READ:
-    return nbd_pread (h, rq->buf, rq->len, rq->off, 0);
+    return libnbd.pread (h, rq->buf, rq->len, rq->off, 0);
   case NBD_REQUEST_WRITE:
-    if (nbd_pwrite (h, rq->buf, rq->len, rq->off, fua) == -1)
+    if (libnbd.pwrite (h, rq->buf, rq->len, rq->off, fua) == -1)
       return -1;
-    return rq->fua && !fua && pool->exp.can_flush ? nbd_flush (h, 0) : 0;
+    return rq->fua && !fua && pool->exp.can_flush ? libnbd.flush (h, 0) : 0;
   case NBD_REQUEST_ZERO:
-    return nbd_zero (h, rq->len, rq->off, LIBNBD_CMD_FLAG_NO_HOLE);
+    return libnbd.zero (h, rq->len, rq->off, LIBNBD_CMD_FLAG_NO_HOLE);
   case NBD_REQUEST_TRIM:
-    return nbd_trim (h, rq->len, rq->off, 0);
+    return libnbd.trim (h, rq->len, rq->off, 0);
   case NBD_REQUEST_FLUSH:
-    return nbd_flush (h, 0);
+    return libnbd.flush (h, 0);
   case NBD_REQUEST_CACHE:
-    return nbd_cache (h, rq->len, rq->off, 0);
+    return libnbd.cache (h, rq->len, rq->off, 0);
   case NBD_REQUEST_EXTENT:
     rq->extent_len = 0;
-    return nbd_block_status (h, rq->len, rq->off,
+    return libnbd.block_status (h, rq->len, rq->off,
                              (nbd_extent_callback) {
                                .callback = extent_callback, .user_data = rq,
                              }, 0);
@@ -329,8 +328,8 @@ send_once (const struct backend_nbd_pool *pool, struct nbd_handle *h,
 static bool
 is_connection_lost (struct nbd_handle *h)
 {
-  return nbd_get_errno () == ESHUTDOWN ||
-    nbd_aio_is_dead (h) == 1 || nbd_aio_is_closed (h) == 1;
+  return libnbd.get_errno () == ESHUTDOWN ||
+    libnbd.aio_is_dead (h) == 1 || libnbd.aio_is_closed (h) == 1;
 }
 
 /* The server's answer as ours.  libnbd's message is known. */
@@ -338,8 +337,8 @@ static int
 answer_error (const struct backend_nbd_pool *pool,
               const struct backend_nbd_request *rq)
 {
-  int err = nbd_get_errno ();
-  const char *msg = nbd_get_error ();
+  int err = libnbd.get_errno ();
+  const char *msg = libnbd.get_error ();
 
   if (rq->type == NBD_REQUEST_CACHE || rq->type == NBD_REQUEST_EXTENT)
     return -EIO;
@@ -386,7 +385,7 @@ request_on (struct backend_nbd_pool *pool, struct conn *c,
       return 0;
     if (!is_connection_lost (c->h))
       return answer_error (pool, rq);
-    nbdkit_debug ("%s: connection lost: %s", pool->uri, nbd_get_error ());
+    nbdkit_debug ("%s: connection lost: %s", pool->uri, libnbd.get_error ());
     drop_connection (pool, c);
     /* Nothing on the new connection would be covered. */
     if (rq->type == NBD_REQUEST_FLUSH)
@@ -464,7 +463,7 @@ first_connection (struct backend_nbd_pool *pool)
     return r;
   }
   pool->conns[0].h = h;
-  if (pool->writable && nbd_is_read_only (h) == 1) {
+  if (pool->writable && libnbd.is_read_only (h) == 1) {
     nbdkit_error ("%s: the NBD server offers this export read-only (serve "
                   "the image with -r)", pool->uri);
     return -EROFS;
@@ -481,9 +480,14 @@ int
 backend_nbd_pool_open (const char *uri, const char *export_name,
                        bool writable, struct backend_nbd_pool **pool_ret)
 {
-  struct backend_nbd_pool *pool = calloc (1, sizeof *pool);
-  int r = -ENOMEM;
+  struct backend_nbd_pool *pool;
+  int r;
 
+  r = nbd_library_load ();
+  if (r < 0)
+    return r;
+  r = -ENOMEM;
+  pool = calloc (1, sizeof *pool);
   if (pool == NULL) {
     nbdkit_error ("%s: out of memory", uri);
     return r;
@@ -514,9 +518,9 @@ backend_nbd_pool_close (struct backend_nbd_pool *pool)
   for (i = 0; i < MAX_CONNS; ++i) {
     struct nbd_handle *h = pool->conns[i].h;
 
-    if (h && nbd_aio_is_ready (h) == 1)
-      nbd_shutdown (h, 0);
-    nbd_close (h);
+    if (h && libnbd.aio_is_ready (h) == 1)
+      libnbd.shutdown (h, 0);
+    libnbd.close (h);
   }
   pthread_cond_destroy (&pool->idle);
   ranked_mutex_destroy (&pool->lock);
