@@ -21,7 +21,8 @@ LAYERS = [
                     "codec-deflate codec-zstd qcow2-hints scope-lock "
                     "checked-overflow cleanup log"),
     ("pure: format", "header geometry entry snapshot-table reference"),
-    ("storage", "backend backend-file backend-nbd disk-open image-lock"),
+    ("storage", "backend backend-file backend-nbd disk-open image-lock "
+                "nbd-library"),
     ("metadata: overlap", "overlap"),
     ("metadata: mcache", "mcache"),
     ("metadata: refcount", "refcount"),

@@ -36,121 +36,18 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "mcache-block.h"
 #include "mcache.h"
 
 #define MIN_BLOCKS 256          /* whatever MAX_BYTES says */
 #define KEPT_GETS 64            /* see newest_gets */
 #define MAX_SPARE 64
-#define TURNS 256
-#define MAX_RUN 64              /* blocks written by one call */
 #define MAX_LOAD_TRIES 3
-
-enum block_state { STATE_CLEAN, STATE_DIRTY, STATE_FROZEN };
-
-struct mcache_block {
-  uint64_t off;
-  struct mcache_block *hash_next;
-  struct mcache_block *prev, *next; /* in the list of its state */
-  uint8_t *data;
-  uint64_t owner;
-  uint64_t get_nr;              /* when it was last handed out */
-  enum mcache_kind kind;
-  enum block_state state;
-  _Atomic bool referenced;      /* since the eviction hand last passed */
-
-  uint8_t *frozen_data;
-  uint64_t frozen_owner;
-  enum mcache_kind frozen_kind;
-  bool written;
-  bool changed;                 /* since the freeze */
-  bool doomed;
-};
-
-/* A list with a sentinel: only prev and next of HEAD are used. */
-struct block_list {
-  struct mcache_block head;
-};
-
-struct mcache {
-  struct backend *file;
-  struct ranked_rwlock *meta;
-  unsigned slice_bits;
-  size_t slice_size;
-  size_t max_blocks;
-  size_t nr_blocks;             /* doomed ones too */
-  size_t nr_copies;             /* frozen_data that is not data */
-  _Atomic size_t nr_unclean;    /* dirty or frozen */
-
-  unsigned hash_bits;
-  struct mcache_block **hash;
-
-  struct block_list clean;      /* least recently inserted first */
-  struct block_list dirty;
-  struct block_list frozen;
-  bool frozen_sorted;
-
-  struct mcache_block *spare;   /* by hash_next; with their data */
-  size_t nr_spare;
-
-  /* Counts the blocks handed out by mcache_get_locked: the last few of
-   * them are not evicted, since their users may still hold the lock.
-   */
-  uint64_t newest_get;
-
-  /* Counts, by hash, events that make bytes stale that were read without
-   * the lock: a write of a block, a new block, a forgotten block.
-   */
-  uint64_t turns[TURNS];
-};
-
-static void
-list_init (struct block_list *l)
-{
-  l->head.prev = l->head.next = &l->head;
-}
-
-static bool
-list_is_empty (const struct block_list *l)
-{
-  return l->head.next == &l->head;
-}
-
-static void
-list_remove (struct mcache_block *b)
-{
-  b->prev->next = b->next;
-  b->next->prev = b->prev;
-}
-
-static void
-list_append (struct block_list *l, struct mcache_block *b)
-{
-  b->prev = l->head.prev;
-  b->next = &l->head;
-  b->prev->next = b;
-  l->head.prev = b;
-}
-
-/* Neighbouring slices get neighbouring buckets. */
-static size_t
-bucket_of (const struct mcache *mc, uint64_t off)
-{
-  uint64_t slice = off >> mc->slice_bits;
-  uint64_t h = (slice >> 3) * UINT64_C (0x9e3779b97f4a7c15);
-
-  return (h >> (64 - mc->hash_bits)) ^ (slice & 7);
-}
-
-static uint64_t *
-turn_of (struct mcache *mc, uint64_t off)
-{
-  return &mc->turns[bucket_of (mc, off) % TURNS];
-}
 
 static struct mcache_block *
 lookup (const struct mcache *mc, uint64_t off)
 {
-  struct mcache_block *b = mc->hash[bucket_of (mc, off)];
+  struct mcache_block *b = mc->hash[mcache_bucket (mc, off)];
 
   while (b != NULL && b->off != off)
     b = b->hash_next;
@@ -160,7 +57,7 @@ lookup (const struct mcache *mc, uint64_t off)
 static void
 hash_insert (struct mcache *mc, struct mcache_block *b)
 {
-  struct mcache_block **head = &mc->hash[bucket_of (mc, b->off)];
+  struct mcache_block **head = &mc->hash[mcache_bucket (mc, b->off)];
 
   b->hash_next = *head;
   *head = b;
@@ -169,7 +66,7 @@ hash_insert (struct mcache *mc, struct mcache_block *b)
 static void
 hash_remove (struct mcache *mc, struct mcache_block *b)
 {
-  struct mcache_block **p = &mc->hash[bucket_of (mc, b->off)];
+  struct mcache_block **p = &mc->hash[mcache_bucket (mc, b->off)];
 
   while (*p != b)
     p = &(*p)->hash_next;
@@ -218,8 +115,8 @@ take_spare (struct mcache *mc, uint64_t off)
   return b;
 }
 
-static void
-give_spare (struct mcache *mc, struct mcache_block *b)
+void
+mcache_give_spare (struct mcache *mc, struct mcache_block *b)
 {
   if (mc->nr_spare >= MAX_SPARE) {
     free_block (b);
@@ -233,8 +130,8 @@ give_spare (struct mcache *mc, struct mcache_block *b)
 /* Make room: drop clean blocks, the least recently inserted first, those
  * that were used since the last visit one round later.
  */
-static void
-evict (struct mcache *mc)
+void
+mcache_evict (struct mcache *mc)
 {
   size_t tries = 2 * mc->nr_blocks;
   struct mcache_block *b;
@@ -243,19 +140,19 @@ evict (struct mcache *mc)
     b = mc->clean.head.next;
     if (b == &mc->clean.head)
       return;
-    list_remove (b);
+    mcache_list_remove (b);
     if (b->get_nr + KEPT_GETS > mc->newest_get && b->get_nr != 0) {
-      list_append (&mc->clean, b);
+      mcache_list_append (&mc->clean, b);
       continue;
     }
     if (atomic_load_explicit (&b->referenced, memory_order_relaxed)) {
       atomic_store_explicit (&b->referenced, false, memory_order_relaxed);
-      list_append (&mc->clean, b);
+      mcache_list_append (&mc->clean, b);
       continue;
     }
     hash_remove (mc, b);
     mc->nr_blocks--;
-    give_spare (mc, b);
+    mcache_give_spare (mc, b);
   }
 }
 
@@ -263,10 +160,10 @@ static void
 insert_clean (struct mcache *mc, struct mcache_block *b)
 {
   mc->nr_blocks++;
-  evict (mc);
+  mcache_evict (mc);
   b->state = STATE_CLEAN;
   hash_insert (mc, b);
-  list_append (&mc->clean, b);
+  mcache_list_append (&mc->clean, b);
 }
 
 static int
@@ -304,9 +201,9 @@ mcache_create (struct backend *file, unsigned slice_bits, uint64_t max_bytes,
   n->hash = calloc ((size_t) 1 << n->hash_bits, sizeof *n->hash);
   if (n->hash == NULL)
     goto no_memory;
-  list_init (&n->clean);
-  list_init (&n->dirty);
-  list_init (&n->frozen);
+  mcache_list_init (&n->clean);
+  mcache_list_init (&n->dirty);
+  mcache_list_init (&n->frozen);
   *mc = n;
   return 0;
 
@@ -376,11 +273,11 @@ try_insert (struct mcache *mc, struct mcache_block *b, uint64_t *turn)
 {
   WRITE_SCOPE (mc->meta);
   if (lookup (mc, b->off) != NULL) {
-    give_spare (mc, b);
+    mcache_give_spare (mc, b);
     return true;
   }
-  if (*turn_of (mc, b->off) != *turn) {
-    *turn = *turn_of (mc, b->off);
+  if (*mcache_turn (mc, b->off) != *turn) {
+    *turn = *mcache_turn (mc, b->off);
     return false;
   }
   insert_clean (mc, b);
@@ -398,7 +295,7 @@ mcache_load (struct mcache *mc, uint64_t host_off)
     READ_SCOPE (mc->meta);
     if (mcache_peek (mc, host_off) != NULL)
       return 0;
-    turn = *turn_of (mc, host_off);
+    turn = *mcache_turn (mc, host_off);
   }
 
   b = allocate_block (mc, host_off);
@@ -432,7 +329,7 @@ mcache_visit_locked (struct mcache *mc, uint64_t host_off,
       return -ENOMEM;
     r = read_slice (mc, b->data, host_off);
     if (r < 0) {
-      give_spare (mc, b);
+      mcache_give_spare (mc, b);
       return r;
     }
     insert_clean (mc, b);
@@ -465,9 +362,9 @@ forget_block (struct mcache *mc, struct mcache_block *b)
   }
   if (b->state == STATE_DIRTY)
     atomic_fetch_sub (&mc->nr_unclean, 1);
-  list_remove (b);
+  mcache_list_remove (b);
   mc->nr_blocks--;
-  give_spare (mc, b);
+  mcache_give_spare (mc, b);
 }
 
 int
@@ -483,7 +380,7 @@ mcache_new_locked (struct mcache *mc, uint64_t host_off,
   old = lookup (mc, host_off);
   if (old != NULL)
     forget_block (mc, old);
-  ++*turn_of (mc, host_off);
+  ++*mcache_turn (mc, host_off);
   memset (b->data, 0, mc->slice_size);
   insert_clean (mc, b);
   b->get_nr = ++mc->newest_get;
@@ -518,8 +415,8 @@ mcache_dirty_locked (struct mcache *mc, struct mcache_block *block,
     block->changed = true;
   }
   else if (block->state == STATE_CLEAN) {
-    list_remove (block);
-    list_append (&mc->dirty, block);
+    mcache_list_remove (block);
+    mcache_list_append (&mc->dirty, block);
     block->state = STATE_DIRTY;
     atomic_fetch_add (&mc->nr_unclean, 1);
   }
@@ -541,163 +438,13 @@ mcache_forget_locked (struct mcache *mc, uint64_t off, uint64_t len)
     end = UINT64_MAX;
   o = off >> mc->slice_bits << mc->slice_bits;
   for (; o < end; o += mc->slice_size) {
-    ++*turn_of (mc, o);
+    ++*mcache_turn (mc, o);
     b = lookup (mc, o);
     if (b != NULL)
       forget_block (mc, b);
     if (o > UINT64_MAX - mc->slice_size)
       break;
   }
-}
-
-void
-mcache_freeze_locked (struct mcache *mc)
-{
-  struct mcache_block *b;
-
-  while (!list_is_empty (&mc->dirty)) {
-    b = mc->dirty.head.next;
-    list_remove (b);
-    list_append (&mc->frozen, b);
-    b->state = STATE_FROZEN;
-    b->frozen_data = b->data;
-    b->frozen_kind = b->kind;
-    b->frozen_owner = b->owner;
-    b->written = b->changed = false;
-  }
-  mc->frozen_sorted = false;
-}
-
-static int
-compare_offsets (const void *a, const void *b)
-{
-  const struct mcache_block *x = *(struct mcache_block *const *) a;
-  const struct mcache_block *y = *(struct mcache_block *const *) b;
-
-  return x->off < y->off ? -1 : x->off > y->off;
-}
-
-/* Order the frozen blocks by offset.  The list is the committer's own, so
- * this needs no lock.  Without memory they are written in the order in
- * which they became dirty, which is as good but slower.
- */
-static void
-sort_frozen (struct mcache *mc)
-{
-  struct mcache_block *b, **array;
-  size_t nr = 0, i;
-
-  mc->frozen_sorted = true;
-  for (b = mc->frozen.head.next; b != &mc->frozen.head; b = b->next)
-    nr++;
-  array = nr > 1 ? malloc (nr * sizeof *array) : NULL;
-  if (array == NULL)
-    return;
-  i = 0;
-  for (b = mc->frozen.head.next; b != &mc->frozen.head; b = b->next)
-    array[i++] = b;
-  qsort (array, nr, sizeof *array, compare_offsets);
-  list_init (&mc->frozen);
-  for (i = 0; i < nr; ++i)
-    list_append (&mc->frozen, array[i]);
-  free (array);
-}
-
-/* Write the NR blocks of RUN, which are neighbours. */
-static int
-write_run (struct mcache *mc, struct mcache_block **run, size_t nr)
-{
-  struct iovec iov[MAX_RUN];
-  size_t i;
-  int r;
-
-  if (nr == 0)
-    return 0;
-  for (i = 0; i < nr; ++i) {
-    iov[i].iov_base = run[i]->frozen_data;
-    iov[i].iov_len = mc->slice_size;
-  }
-  r = backend_pwritev (mc->file, iov, nr, run[0]->off, 0);
-  if (r < 0)
-    return r;
-  for (i = 0; i < nr; ++i)
-    run[i]->written = true;
-  return 0;
-}
-
-int
-mcache_write_frozen (struct mcache *mc, enum mcache_kind kind,
-                     bool (*select) (uint64_t owner, void *opaque),
-                     void *opaque)
-{
-  struct mcache_block *run[MAX_RUN];
-  struct mcache_block *b;
-  size_t nr = 0;
-  int r;
-
-  if (!mc->frozen_sorted)
-    sort_frozen (mc);
-  for (b = mc->frozen.head.next; b != &mc->frozen.head; b = b->next) {
-    if (b->written || b->frozen_kind != kind ||
-        (select != NULL && !select (b->frozen_owner, opaque)))
-      continue;
-    if (nr == MAX_RUN ||
-        (nr > 0 && run[nr-1]->off + mc->slice_size != b->off)) {
-      r = write_run (mc, run, nr);
-      if (r < 0)
-        return r;
-      nr = 0;
-    }
-    run[nr++] = b;
-  }
-  return write_run (mc, run, nr);
-}
-
-int
-mcache_write_frozen_locked (struct mcache *mc, enum mcache_kind kind)
-{
-  return mcache_write_frozen (mc, kind, NULL, NULL);
-}
-
-static void
-thaw_block (struct mcache *mc, struct mcache_block *b)
-{
-  if (b->frozen_data != b->data) {
-    free (b->frozen_data);
-    mc->nr_copies--;
-  }
-  b->frozen_data = NULL;
-  if (b->written)
-    ++*turn_of (mc, b->off);
-
-  if (b->doomed) {
-    b->doomed = false;
-    mc->nr_blocks--;
-    atomic_fetch_sub (&mc->nr_unclean, 1);
-    give_spare (mc, b);
-  }
-  else if (b->written && !b->changed) {
-    b->state = STATE_CLEAN;
-    atomic_fetch_sub (&mc->nr_unclean, 1);
-    list_append (&mc->clean, b);
-  }
-  else {
-    b->state = STATE_DIRTY;
-    list_append (&mc->dirty, b);
-  }
-}
-
-void
-mcache_thaw_locked (struct mcache *mc)
-{
-  struct mcache_block *b;
-
-  while (!list_is_empty (&mc->frozen)) {
-    b = mc->frozen.head.next;
-    list_remove (b);
-    thaw_block (mc, b);
-  }
-  evict (mc);
 }
 
 bool

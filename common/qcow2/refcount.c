@@ -17,7 +17,8 @@
  * the cache happen under it.
  *
  * This does not order writes (commit.c), nor decide where clusters go
- * (alloc.c).  A larger table: refcount-grow.c.
+ * (alloc.c).  Looking for clusters: refcount-scan.c.  A larger table:
+ * refcount-grow.c.
  */
 
 #include <config.h>
@@ -32,6 +33,7 @@
 #include <nbdkit-plugin.h>
 
 #include "ondisk.h"
+#include "refcount-slice.h"
 #include "refcount.h"
 
 /* ------------------------------------------------------------------
@@ -54,27 +56,6 @@ uint64_t
 refcount_limit (const struct refcount *rc)
 {
   return MAX_HOST_OFFSET >> rc->geo->cluster_bits;
-}
-
-static uint64_t
-block_of (const struct refcount *rc, uint64_t cluster_idx)
-{
-  return cluster_idx >> rc->geo->refblock_bits;
-}
-
-/* Clusters described by one slice, and the first one of the slice that
- * describes CLUSTER_IDX.
- */
-static uint64_t
-slice_span (const struct refcount *rc)
-{
-  return UINT64_C (1) << (rc->geo->slice_bits + 3 - rc->geo->refcount_order);
-}
-
-static uint64_t
-slice_start (const struct refcount *rc, uint64_t cluster_idx)
-{
-  return cluster_idx & ~(slice_span (rc) - 1);
 }
 
 static bool
@@ -227,12 +208,11 @@ complain (struct refcount *rc, uint64_t block_idx, const char *what)
                 rc->file->name, block_idx, rc->table[block_idx], what);
 }
 
-/* The slice that describes CLUSTER_IDX, whose table entry is not 0. */
-static int
-get_slice (struct refcount *rc, uint64_t cluster_idx,
-           struct mcache_block **block)
+int
+refcount_slice_locked (struct refcount *rc, uint64_t cluster_idx,
+                       struct mcache_block **block)
 {
-  const uint64_t block_idx = block_of (rc, cluster_idx);
+  const uint64_t block_idx = refcount_block_of (rc, cluster_idx);
   const uint64_t v = rc->table[block_idx];
   uint64_t in_block, off;
   int64_t size;
@@ -241,7 +221,8 @@ get_slice (struct refcount *rc, uint64_t cluster_idx,
     complain (rc, block_idx, "is misplaced (corrupt refcount table)");
     return -EIO;
   }
-  in_block = slice_start (rc, cluster_idx) & (refcount_block_span (rc) - 1);
+  in_block = refcount_slice_start (rc, cluster_idx) &
+    (refcount_block_span (rc) - 1);
   off = v + (in_block << rc->geo->refcount_order >> 3);
   if (rc->complained[block_idx / 8] & 1U << block_idx % 8) {
     /* Ask again only if the file has become long enough meanwhile. */
@@ -260,55 +241,6 @@ get_slice (struct refcount *rc, uint64_t cluster_idx,
     }
   }
   return mcache_visit_locked (rc->mcache, off, block);
-}
-
-int
-refcount_run_locked (struct refcount *rc, uint64_t cluster_idx,
-                     uint64_t max_nr, uint64_t *value, uint64_t *nr)
-{
-  const unsigned order = rc->geo->refcount_order;
-  const uint64_t block_idx = block_of (rc, cluster_idx);
-  struct mcache_block *block;
-  uint64_t start, i, end;
-  const uint8_t *p;
-  int r;
-
-  if (block_idx >= rc->nr_entries) {
-    *value = 0;
-    *nr = max_nr;
-    return 0;
-  }
-  if (rc->table[block_idx] == 0) {
-    end = (block_idx + 1) << rc->geo->refblock_bits;
-    *value = 0;
-    *nr = end - cluster_idx < max_nr ? end - cluster_idx : max_nr;
-    return 0;
-  }
-  r = get_slice (rc, cluster_idx, &block);
-  if (r < 0)
-    return r;
-  p = mcache_data (block);
-  start = slice_start (rc, cluster_idx);
-  i = cluster_idx - start;
-  end = slice_span (rc) - i < max_nr ? slice_span (rc) : i + max_nr;
-  *value = refcount_entry_get (p, i, order);
-  if (*value == 0)
-    *nr = refcount_entry_find_nonzero (p, i, end, order) - i;
-  else {
-    *nr = 1;
-    while (i + *nr < end && refcount_entry_get (p, i + *nr, order) == *value)
-      ++*nr;
-  }
-  return 0;
-}
-
-int
-refcount_get_locked (struct refcount *rc, uint64_t cluster_idx,
-                     uint64_t *value)
-{
-  uint64_t nr;
-
-  return refcount_run_locked (rc, cluster_idx, 1, value, &nr);
 }
 
 /* ------------------------------------------------------------------
@@ -388,10 +320,10 @@ install_block (struct refcount *rc, uint64_t block_idx, uint64_t c)
   uint8_t *p;
   int r;
 
-  if (block_of (rc, c) == block_idx ||
+  if (refcount_block_of (rc, c) == block_idx ||
       rc->geo->slice_bits == rc->geo->cluster_bits) {
-    in_block = block_of (rc, c) != block_idx ? 0 :
-      slice_start (rc, c) & (refcount_block_span (rc) - 1);
+    in_block = refcount_block_of (rc, c) != block_idx ? 0 :
+      refcount_slice_start (rc, c) & (refcount_block_span (rc) - 1);
     r = mcache_new_locked (rc->mcache,
                            off + (in_block << rc->geo->refcount_order >> 3),
                            &own);
@@ -401,15 +333,16 @@ install_block (struct refcount *rc, uint64_t block_idx, uint64_t c)
       return -ENOMEM;
   }
   block = own;
-  if (block_of (rc, c) != block_idx) {
-    r = get_slice (rc, c, &block);
+  if (refcount_block_of (rc, c) != block_idx) {
+    r = refcount_slice_locked (rc, c, &block);
     if (r < 0)
       return r;
   }
   p = mcache_dirty_locked (rc->mcache, block, MCACHE_REFBLOCK, 0);
   if (p == NULL)
     return -ENOMEM;
-  refcount_entry_set (p, c - slice_start (rc, c), rc->geo->refcount_order, 1);
+  refcount_entry_set (p, c - refcount_slice_start (rc, c),
+                      rc->geo->refcount_order, 1);
   rc->table[block_idx] = off;
   refcount_redirty_locked (rc, block_idx, block_idx + 1);
   return 0;
@@ -429,11 +362,11 @@ find_place_elsewhere (struct refcount *rc, const struct wanted *w,
     r = refcount_find_free_locked (rc, w->hi, 1, c, &nr);
     if (r < 0)
       return r;
-    if (block_of (rc, *c) >= rc->nr_entries)
+    if (refcount_block_of (rc, *c) >= rc->nr_entries)
       return -EAGAIN;
-    if (rc->table[block_of (rc, *c)] != 0)
+    if (rc->table[refcount_block_of (rc, *c)] != 0)
       return 0;
-    r = ensure_block (rc, block_of (rc, *c), w, true);
+    r = ensure_block (rc, refcount_block_of (rc, *c), w, true);
     if (r < 0)
       return r;
   }
@@ -513,16 +446,18 @@ add_in_slice (struct refcount *rc, uint64_t idx, uint64_t end, int delta,
               uint64_t *done)
 {
   const unsigned order = rc->geo->refcount_order;
-  const uint64_t start = slice_start (rc, idx);
+  const uint64_t start = refcount_slice_start (rc, idx);
   struct mcache_block *block;
   uint64_t i, stop;
   uint8_t *p;
   int r;
 
-  r = get_slice (rc, idx, &block);
+  r = refcount_slice_locked (rc, idx, &block);
   if (r < 0)
     return r;
-  stop = end - start < slice_span (rc) ? end - start : slice_span (rc);
+  stop = refcount_slice_span (rc);
+  if (end - start < stop)
+    stop = end - start;
   r = check_slice (rc, mcache_data (block), idx - start, stop, start, delta);
   if (r < 0)
     return r;
@@ -543,7 +478,8 @@ ensure_blocks (struct refcount *rc, const struct wanted *w, int delta)
   uint64_t b;
   int r;
 
-  for (b = block_of (rc, w->lo); b <= block_of (rc, w->hi - 1); ++b) {
+  for (b = refcount_block_of (rc, w->lo);
+       b <= refcount_block_of (rc, w->hi - 1); ++b) {
     if (delta > 0) {
       r = ensure_block (rc, b, w, false);
       if (r < 0)
@@ -604,114 +540,18 @@ refcount_set_locked (struct refcount *rc, uint64_t cluster_idx,
   int r;
 
   for (; nr > 0; ++cluster_idx, --nr) {
-    if (block_of (rc, cluster_idx) >= rc->nr_entries ||
-        rc->table[block_of (rc, cluster_idx)] == 0)
+    if (refcount_block_of (rc, cluster_idx) >= rc->nr_entries ||
+        rc->table[refcount_block_of (rc, cluster_idx)] == 0)
       return -EIO;
-    r = get_slice (rc, cluster_idx, &block);
+    r = refcount_slice_locked (rc, cluster_idx, &block);
     if (r < 0)
       return r;
     p = mcache_dirty_locked (rc->mcache, block, MCACHE_REFBLOCK, 0);
     if (p == NULL)
       return -ENOMEM;
-    start = slice_start (rc, cluster_idx);
+    start = refcount_slice_start (rc, cluster_idx);
     refcount_entry_set (p, cluster_idx - start, rc->geo->refcount_order,
                         value);
   }
-  return 0;
-}
-
-/* ------------------------------------------------------------------
- * Searching.
- */
-
-/* From IDX on, the first cluster with refcount 0.  Ranges whose block is
- * broken are passed over; *R remembers why.
- */
-static uint64_t
-skip_used (struct refcount *rc, uint64_t idx, int *r)
-{
-  struct mcache_block *block;
-  uint64_t start, found;
-
-  while (block_of (rc, idx) < rc->nr_entries &&
-         rc->table[block_of (rc, idx)] != 0) {
-    *r = get_slice (rc, idx, &block);
-    if (*r < 0) {
-      idx = (block_of (rc, idx) + 1) << rc->geo->refblock_bits;
-      continue;
-    }
-    start = slice_start (rc, idx);
-    found = refcount_entry_find_zero (mcache_data (block), idx - start,
-                                      slice_span (rc),
-                                      rc->geo->refcount_order);
-    idx = start + found;
-    if (found < slice_span (rc))
-      break;
-  }
-  return idx;
-}
-
-uint64_t
-refcount_free_run_locked (struct refcount *rc, uint64_t cluster_idx,
-                          uint64_t max_nr)
-{
-  uint64_t limit = refcount_limit (rc);
-  uint64_t nr = 0, value, n;
-
-  if (cluster_idx >= limit)
-    return 0;
-  if (max_nr > limit - cluster_idx)
-    max_nr = limit - cluster_idx;
-  while (nr < max_nr) {
-    if (refcount_run_locked (rc, cluster_idx + nr, max_nr - nr,
-                             &value, &n) < 0 || value != 0)
-      break;
-    nr += n;
-  }
-  return nr;
-}
-
-int
-refcount_find_free_locked (struct refcount *rc, uint64_t start_idx,
-                           uint64_t max_nr, uint64_t *found_idx,
-                           uint64_t *found_nr)
-{
-  int r = 0;
-  uint64_t idx = start_idx;
-
-  idx = skip_used (rc, idx, &r);
-  if (idx >= refcount_limit (rc))
-    return -EFBIG;
-  *found_idx = idx;
-  *found_nr = refcount_free_run_locked (rc, idx, max_nr);
-  return *found_nr > 0 ? 0 : r < 0 ? r : -EIO;
-}
-
-int
-refcount_end_locked (struct refcount *rc, uint64_t *end_idx)
-{
-  struct mcache_block *block;
-  uint64_t b, idx, found;
-  int r;
-
-  for (b = rc->nr_entries; b > 0; --b) {
-    if (rc->table[b-1] == 0)
-      continue;
-    idx = b << rc->geo->refblock_bits;
-    while (idx > (b - 1) << rc->geo->refblock_bits) {
-      idx -= slice_span (rc);
-      r = get_slice (rc, idx, &block);
-      if (r < 0)
-        return r;
-      found = refcount_entry_find_last_nonzero (mcache_data (block),
-                                                slice_span (rc),
-                                                rc->geo->refcount_order);
-      if (found > 0) {
-        *end_idx = idx + found;
-        return 0;
-      }
-    }
-  }
-  *end_idx = 0;
   return 0;
 }
