@@ -60,6 +60,17 @@ join (const char *from, const char *name)
   return path;
 }
 
+/* REF becomes the file PATH, found in FROM, which calls it NAME. */
+static int
+set_path (const char *from, const char *name, const char *path,
+          struct reference *ref)
+{
+  if (path[0] == '\0')
+    return refuse (from, name, "it is empty", -EINVAL);
+  ref->path = join (from, path);
+  return ref->path ? 0 : -ENOMEM;
+}
+
 /* S with everything but unreserved characters and those of KEEP
  * percent-encoded, for a URI.
  */
@@ -215,8 +226,7 @@ parse_protocol (const char *from, const char *name, json_t *flat,
     if (filename == NULL)
       return refuse (from, name, "the member \"filename\" is missing",
                      -EINVAL);
-    ref->path = join (from, filename);
-    return ref->path ? 0 : -ENOMEM;
+    return set_path (from, name, filename, ref);
   }
   if (strcmp (driver, "nbd") != 0)
     return refuse (from, name, "only the drivers file, host_device, nbd, "
@@ -291,11 +301,9 @@ parse (const char *from, const char *name, struct reference *ref)
   static const char *const uris[] = {
     "nbd://", "nbds://", "nbd+unix://", "nbds+unix://", NULL
   };
-  const char *colon, *slash;
+  const char *path = name, *colon, *slash;
   size_t i;
 
-  if (name[0] == '\0')
-    return refuse (from, name, "it is empty", -EINVAL);
   if (has_prefix (name, "json:"))
     return parse_json (from, name, ref);
   for (i = 0; uris[i]; ++i) {
@@ -307,7 +315,7 @@ parse (const char *from, const char *name, struct reference *ref)
   if (has_prefix (name, "nbd:"))
     return parse_old_nbd (from, name, ref);
   if (has_prefix (name, "file:"))
-    name += strlen ("file:");
+    path += strlen ("file:");
   else {
     colon = strchr (name, ':');
     slash = strchr (name, '/');
@@ -315,8 +323,7 @@ parse (const char *from, const char *name, struct reference *ref)
       return refuse (from, name, "that protocol is not supported; write "
                      "./NAME if it is a file", -ENOTSUP);
   }
-  ref->path = join (from, name);
-  return ref->path ? 0 : -ENOMEM;
+  return set_path (from, name, path, ref);
 }
 
 int
