@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A cipher with its way to make IVs, on sectors of 512 bytes; by gnutls.
- * For crypt.c (guest data) and crypt-luks.c (key material).
+/* A cipher with its way to make IVs, on sectors of 512 bytes.
+ * For crypt.c (guest data) and crypt-luks*.c (key material).
  */
 
 #ifndef CRYPT_CIPHER_H
@@ -12,6 +12,13 @@
 
 struct crypt_cipher;
 
+/* The end of a message about -ENOTSUP. */
+#ifdef HAVE_NETTLE
+#define CRYPT_CIPHER_HINT ""
+#else
+#define CRYPT_CIPHER_HINT " (this plugin was built without nettle)"
+#endif
+
 /* NAME, MODE as a LUKS header has them ("aes", "xts-plain64").  KEY is
  * copied.  0; -ENOTSUP without a message; -ENOMEM, -EIO.
  */
@@ -19,6 +26,7 @@ extern int crypt_cipher_open (const char *name, const char *mode,
                               const uint8_t *key, size_t key_len,
                               struct crypt_cipher **c)
   __attribute__ ((__warn_unused_result__));
+/* Wipes the key.  NULL is allowed. */
 extern void crypt_cipher_close (struct crypt_cipher *c);
 
 /* LEN bytes in place, a multiple of 512; the first sector has the number

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Unlocking a LUKS1 header, after the LUKS On-Disk Format Specification
  * version 1.2.  Every field is bounded before use: the header belongs to the
- * image, and the image may be hostile.
+ * image, and the image may be hostile.  That includes the time: a header says
+ * itself how long opening it takes.  No locks.
  */
 
 #include <config.h>
@@ -13,44 +14,24 @@
 
 #include <nbdkit-plugin.h>
 
+#include "crypt-luks-format.h"
 #include "crypt-luks.h"
 #include "ondisk.h"
 
 #ifdef HAVE_GNUTLS
 
 #include <gnutls/gnutls.h>
-#include <gnutls/crypto.h>
 
-#define LUKS_PHDR_LEN           592
-#define LUKS_MAGIC              "LUKS\xba\xbe"
-#define LUKS_VERSION            6       /* 16 */
-#define LUKS_CIPHER_NAME        8       /* 32 bytes */
-#define LUKS_CIPHER_MODE        40      /* 32 bytes */
-#define LUKS_HASH_SPEC          72      /* 32 bytes */
-#define LUKS_KEY_BYTES          108     /* 32 */
-#define LUKS_MK_DIGEST          112     /* 20 bytes */
-#define LUKS_MK_SALT            132     /* 32 bytes */
-#define LUKS_MK_ITERATIONS      164     /* 32 */
-#define LUKS_KEY_SLOTS          208
-#define LUKS_NR_SLOTS           8
-#define LUKS_SLOT_LEN           48
-#define LUKS_SLOT_ACTIVE        0       /* 32 */
-#define LUKS_SLOT_ITERATIONS    4       /* 32 */
-#define LUKS_SLOT_SALT          8       /* 32 bytes */
-#define LUKS_SLOT_OFFSET        40      /* 32, sectors from the header */
-#define LUKS_SLOT_STRIPES       44      /* 32 */
-#define LUKS_ENABLED            0x00ac71f3U
+/* What headers in the wild stay below. */
+#define MAX_STRIPES LUKS_STRIPES
 
-#define LUKS_SALT_LEN           32
-#define LUKS_DIGEST_LEN         20
-#define LUKS_STRING_LEN         32
-
-/* What headers in the wild stay below.  Iterations cost time: 100 million
- * are about a minute.
+/* CPU time for all key slots together.  Headers are made to take about two
+ * seconds a slot, on the machine and by the program that make them.
  */
-#define MAX_KEY_BYTES           64
-#define MAX_STRIPES             4000
-#define MAX_ITERATIONS          100000000
+#define MAX_SECONDS 60
+
+/* Rounds of the hash that take no time worth measuring. */
+#define FREE_ROUNDS 500000
 
 struct luks {
   const char *name;             /* image, for messages */
@@ -59,9 +40,10 @@ struct luks {
   uint8_t phdr[LUKS_PHDR_LEN];
   char cipher[LUKS_STRING_LEN + 1];
   char mode[LUKS_STRING_LEN + 1];
-  gnutls_digest_algorithm_t digest;
-  gnutls_mac_algorithm_t mac;
+  const struct crypt_hash *hash;
   uint32_t key_bytes;
+  uint64_t rounds;              /* of the hash, so far */
+  double rate;                  /* rounds a second; 0 = not measured */
 };
 
 static int
@@ -82,29 +64,14 @@ get_string (char *dest, const uint8_t *src)
 static int
 parse_hash (struct luks *l)
 {
-  static const struct {
-    const char *name;
-    gnutls_digest_algorithm_t digest;
-    gnutls_mac_algorithm_t mac;
-  } table[] = {
-    { "sha1",   GNUTLS_DIG_SHA1,   GNUTLS_MAC_SHA1 },
-    { "sha224", GNUTLS_DIG_SHA224, GNUTLS_MAC_SHA224 },
-    { "sha256", GNUTLS_DIG_SHA256, GNUTLS_MAC_SHA256 },
-    { "sha384", GNUTLS_DIG_SHA384, GNUTLS_MAC_SHA384 },
-    { "sha512", GNUTLS_DIG_SHA512, GNUTLS_MAC_SHA512 },
-  };
   char hash[LUKS_STRING_LEN + 1];
-  size_t i;
 
   get_string (hash, l->phdr + LUKS_HASH_SPEC);
-  for (i = 0; i < sizeof table / sizeof table[0]; ++i) {
-    if (strcmp (hash, table[i].name) == 0) {
-      l->digest = table[i].digest;
-      l->mac = table[i].mac;
-      return 0;
-    }
-  }
-  nbdkit_error ("%s: LUKS hash \"%s\" is not supported", l->name, hash);
+  l->hash = crypt_hash_find (hash);
+  if (l->hash)
+    return 0;
+  nbdkit_error ("%s: LUKS hash \"%s\" is not supported" CRYPT_CIPHER_HINT,
+                l->name, hash);
   return -ENOTSUP;
 }
 
@@ -120,51 +87,76 @@ read_phdr (struct luks *l)
     return malformed (l, "offset (beyond the end of the file)");
   if (r < 0)
     return r;
-  if (memcmp (l->phdr, LUKS_MAGIC, 6) != 0)
+  if (memcmp (l->phdr, LUKS_MAGIC, LUKS_MAGIC_LEN) != 0)
     return malformed (l, "magic");
   if (get_be16 (l->phdr + LUKS_VERSION) != 1)
     return malformed (l, "version (must be 1)");
   get_string (l->cipher, l->phdr + LUKS_CIPHER_NAME);
   get_string (l->mode, l->phdr + LUKS_CIPHER_MODE);
   l->key_bytes = get_be32 (l->phdr + LUKS_KEY_BYTES);
-  if (l->key_bytes == 0 || l->key_bytes > MAX_KEY_BYTES)
+  if (l->key_bytes == 0 || l->key_bytes > LUKS_MAX_KEY)
     return malformed (l, "key-bytes");
   return parse_hash (l);
 }
 
+/* Is there time for so many iterations, for LEN bytes of key? */
 static int
-pbkdf2 (const struct luks *l, const void *secret, size_t secret_len,
-        const uint8_t *salt, uint32_t iterations, uint8_t *out, size_t len)
+check_time (struct luks *l, uint32_t iterations, size_t len)
 {
-  gnutls_datum_t key = { .data = (void *) secret, .size = secret_len };
-  gnutls_datum_t s = { .data = (void *) salt, .size = LUKS_SALT_LEN };
+  size_t digest = crypt_hash_len (l->hash);
+  int r;
 
-  if (iterations == 0 || iterations > MAX_ITERATIONS)
-    return malformed (l, "iterations");
-  return gnutls_pbkdf2 (l->mac, &key, &s, iterations, out, len) < 0
-    ? -EIO : 0;
+  l->rounds += (uint64_t) iterations * ((len + digest - 1) / digest);
+  if (l->rounds <= FREE_ROUNDS)
+    return 0;
+  if (l->rate == 0) {
+    r = crypt_hash_rate (l->hash, digest, &l->rate);
+    if (r < 0)
+      return r;
+  }
+  if (l->rounds <= l->rate * MAX_SECONDS)
+    return 0;
+  nbdkit_error ("%s: LUKS header at offset %" PRIu64 ": a key slot asks for "
+                "%" PRIu32 " iterations: to try it would take about %.0f "
+                "seconds, and the limit is %d for all slots together",
+                l->name, l->off, iterations, l->rounds / l->rate,
+                MAX_SECONDS);
+  return -EINVAL;
 }
 
-/* The anti-forensic diffusion: each digest-sized piece of BLOCK is replaced
- * by the hash of its number and itself.
- */
 static int
-diffuse (const struct luks *l, uint8_t *block)
+pbkdf2 (struct luks *l, const struct crypt_hash_secret *secret,
+        uint32_t iterations, uint8_t *out, size_t len)
 {
-  const size_t size = gnutls_hash_get_len (l->digest);
-  uint8_t in[4 + 64], out[64];
+  int r;
+
+  if (iterations == 0)
+    return malformed (l, "iterations");
+  r = check_time (l, iterations, len);
+  if (r < 0)
+    return r;
+  return crypt_hash_pbkdf2 (l->hash, secret, iterations, out, len);
+}
+
+int
+crypt_luks_diffuse (const struct crypt_hash *hash, uint8_t *block, size_t len)
+{
+  const size_t size = crypt_hash_len (hash);
+  uint8_t in[4 + CRYPT_HASH_MAX], out[CRYPT_HASH_MAX];
   size_t pos, n;
   uint32_t i;
+  int r = 0;
 
-  for (pos = 0, i = 0; pos < l->key_bytes; pos += n, ++i) {
-    n = l->key_bytes - pos < size ? l->key_bytes - pos : size;
+  for (pos = 0, i = 0; r == 0 && pos < len; pos += n, ++i) {
+    n = len - pos < size ? len - pos : size;
     put_be32 (in, i);
     memcpy (in + 4, block + pos, n);
-    if (gnutls_hash_fast (l->digest, in, 4 + n, out) < 0)
-      return -EIO;
+    r = crypt_hash_digest (hash, in, 4 + n, out);
     memcpy (block + pos, out, n);
   }
-  return 0;
+  gnutls_memset (in, 0, sizeof in);
+  gnutls_memset (out, 0, sizeof out);
+  return r;
 }
 
 /* Merge STRIPES stripes of MATERIAL into KEY. */
@@ -180,7 +172,7 @@ merge (const struct luks *l, const uint8_t *material, uint32_t stripes,
     for (j = 0; j < l->key_bytes; ++j)
       key[j] ^= material[(size_t) i * l->key_bytes + j];
     if (i + 1 < stripes) {
-      r = diffuse (l, key);
+      r = crypt_luks_diffuse (l->hash, key, l->key_bytes);
       if (r < 0)
         return r;
     }
@@ -190,13 +182,16 @@ merge (const struct luks *l, const uint8_t *material, uint32_t stripes,
 
 /* Is KEY the master key? 1, 0, or -errno. */
 static int
-check_key (const struct luks *l, const uint8_t *key)
+check_key (struct luks *l, const uint8_t *key)
 {
+  const struct crypt_hash_secret secret = {
+    .data = key, .len = l->key_bytes,
+    .salt = l->phdr + LUKS_MK_SALT, .salt_len = LUKS_SALT_LEN,
+  };
   uint8_t digest[LUKS_DIGEST_LEN];
   int r;
 
-  r = pbkdf2 (l, key, l->key_bytes, l->phdr + LUKS_MK_SALT,
-              get_be32 (l->phdr + LUKS_MK_ITERATIONS),
+  r = pbkdf2 (l, &secret, get_be32 (l->phdr + LUKS_MK_ITERATIONS),
               digest, sizeof digest);
   if (r < 0)
     return r;
@@ -206,12 +201,16 @@ check_key (const struct luks *l, const uint8_t *key)
 
 /* Decrypt the key material of SLOT into MATERIAL, LEN bytes. */
 static int
-read_material (const struct luks *l, const uint8_t *slot,
+read_material (struct luks *l, const uint8_t *slot,
                const char *passphrase, uint8_t *material, size_t len)
 {
-  uint64_t off = get_be32 (slot + LUKS_SLOT_OFFSET) * UINT64_C (512);
+  const struct crypt_hash_secret secret = {
+    .data = passphrase, .len = strlen (passphrase),
+    .salt = slot + LUKS_SLOT_SALT, .salt_len = LUKS_SALT_LEN,
+  };
+  uint64_t off = (uint64_t) get_be32 (slot + LUKS_SLOT_OFFSET) * LUKS_SECTOR;
   struct crypt_cipher *c;
-  uint8_t key[MAX_KEY_BYTES];
+  uint8_t key[LUKS_MAX_KEY];
   int r;
 
   if (off < LUKS_PHDR_LEN || off + len > l->len)
@@ -220,14 +219,14 @@ read_material (const struct luks *l, const uint8_t *slot,
   if (r == -ENODATA)
     return malformed (l, "key-material-offset");
   if (r == 0)
-    r = pbkdf2 (l, passphrase, strlen (passphrase), slot + LUKS_SLOT_SALT,
-                get_be32 (slot + LUKS_SLOT_ITERATIONS), key, l->key_bytes);
+    r = pbkdf2 (l, &secret, get_be32 (slot + LUKS_SLOT_ITERATIONS),
+                key, l->key_bytes);
   if (r == 0) {
     r = crypt_cipher_open (l->cipher, l->mode, key, l->key_bytes, &c);
     if (r == -ENOTSUP)
       nbdkit_error ("%s: LUKS cipher %s-%s with a key of %" PRIu32 " bits "
-                    "is not supported", l->name, l->cipher, l->mode,
-                    l->key_bytes * 8);
+                    "is not supported" CRYPT_CIPHER_HINT, l->name, l->cipher,
+                    l->mode, l->key_bytes * 8);
   }
   if (r == 0) {
     r = crypt_cipher_run (c, false, material, len, 0);
@@ -239,7 +238,7 @@ read_material (const struct luks *l, const uint8_t *slot,
 
 /* Try one key slot: 1 = KEY is the master key, 0 = it does not match. */
 static int
-try_slot (const struct luks *l, const uint8_t *slot, const char *passphrase,
+try_slot (struct luks *l, const uint8_t *slot, const char *passphrase,
           uint8_t *key)
 {
   uint32_t stripes = get_be32 (slot + LUKS_SLOT_STRIPES);
@@ -271,7 +270,7 @@ crypt_luks_unlock (const char *name, struct backend *file,
                    struct crypt_cipher **c)
 {
   struct luks l = { .name = name, .file = file, .off = off, .len = len };
-  uint8_t key[MAX_KEY_BYTES];
+  uint8_t key[LUKS_MAX_KEY];
   int i, r;
 
   r = read_phdr (&l);
@@ -290,21 +289,4 @@ crypt_luks_unlock (const char *name, struct backend *file,
   return r;
 }
 
-#else /* !HAVE_GNUTLS */
-
-int
-crypt_luks_unlock (const char *name, struct backend *file,
-                   uint64_t off, uint64_t len, const char *passphrase,
-                   struct crypt_cipher **c)
-{
-  (void) file;
-  (void) off;
-  (void) len;
-  (void) passphrase;
-  (void) c;
-  nbdkit_error ("%s: the image is encrypted, and this plugin was built "
-                "without gnutls", name);
-  return -ENOTSUP;
-}
-
-#endif /* !HAVE_GNUTLS */
+#endif /* HAVE_GNUTLS */

@@ -18,6 +18,7 @@
 #include "backend-file.h"
 #include "backend-nbd.h"
 #include "create.h"
+#include "crypt.h"
 #include "image.h"
 #include "new-image.h"
 #include "options.h"
@@ -166,10 +167,38 @@ get_options (const char *path, struct create_options *o)
   return create_check (path, o);
 }
 
-/* Open the data file, or make it. */
+/* The LUKS header, to be freed.  It takes seconds to make one, so this comes
+ * last.
+ */
+static int
+make_crypto_header (const char *path, struct create_options *o,
+                    uint8_t **header)
+{
+  const struct crypt_luks_options luks = {
+    .cipher_alg = options.encrypt_cipher_alg,
+    .cipher_mode = options.encrypt_cipher_mode,
+    .ivgen_alg = options.encrypt_ivgen_alg,
+    .ivgen_hash_alg = options.encrypt_ivgen_hash_alg,
+    .hash_alg = options.encrypt_hash_alg,
+    .iter_time = options.encrypt_iter_time == -1 ? 0
+                 : options.encrypt_iter_time,
+  };
+  int r;
+
+  if (options.encrypt == NULL)
+    return 0;
+  r = crypt_create_luks (path, &luks, options.passphrase,
+                         header, &o->crypto_len);
+  if (r < 0)
+    return r;
+  o->crypto_header = *header;
+  return create_check (path, o);
+}
+
+/* Open the data file, or make it: *MADE is its name then, to be freed. */
 static int
 open_data_file (const char *path, const struct create_options *o,
-                struct backend **data)
+                struct backend **data, char **made)
 {
   const unsigned flags = options.lock ? BACKEND_FILE_LOCK : 0;
   struct reference ref;
@@ -184,8 +213,13 @@ open_data_file (const char *path, const struct create_options *o,
     r = backend_nbd_open (ref.uri, NULL, true, data);
   else if (access (ref.path, F_OK) == 0)
     r = backend_file_open (ref.path, flags | BACKEND_FILE_WRITABLE, data);
-  else
+  else {
     r = backend_file_open (ref.path, flags | BACKEND_FILE_CREATE, data);
+    if (r == 0) {
+      *made = ref.path;
+      ref.path = NULL;
+    }
+  }
   reference_free (&ref);
   return r;
 }
@@ -195,21 +229,28 @@ new_image_create (const char *path)
 {
   struct create_options o;
   struct backend *file = NULL, *data = NULL;
+  uint8_t *crypto_header = NULL;
+  char *made = NULL;
   int r;
 
   r = get_options (path, &o);
-  if (r < 0)
-    return r;
-  r = backend_file_open (path, BACKEND_FILE_CREATE |
-                         (options.lock ? BACKEND_FILE_LOCK : 0), &file);
-  if (r < 0)
-    return r;
-  r = open_data_file (path, &o, &data);
   if (r == 0)
-    r = create_image (file, data, &o);
-  if (r < 0)
-    unlink (path);
+    r = make_crypto_header (path, &o, &crypto_header);
+  if (r == 0)
+    r = backend_file_open (path, BACKEND_FILE_CREATE |
+                           (options.lock ? BACKEND_FILE_LOCK : 0), &file);
+  if (r == 0) {
+    r = open_data_file (path, &o, &data, &made);
+    if (r == 0)
+      r = create_image (file, data, &o);
+    if (r < 0)
+      unlink (path);
+    if (r < 0 && made)
+      unlink (made);
+  }
   backend_close (data);
   backend_close (file);
+  free (crypto_header);
+  free (made);
   return r;
 }

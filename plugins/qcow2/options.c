@@ -21,6 +21,7 @@ struct options options = {
   .resize = -1,
   .cluster_size = -1,
   .refcount_bits = -1,
+  .encrypt_iter_time = -1,
 };
 
 enum kind {
@@ -70,6 +71,13 @@ static const struct {
   { "data-file-raw",    BOOL,   &options.data_file_raw, true },
   { "extended-l2",      BOOL,   &options.extended_l2, true },
   { "lazy-refcounts",   BOOL,   &options.lazy_refcounts, true },
+  { "encrypt",          STRING, &options.encrypt, true },
+  { "encrypt-cipher-alg", STRING, &options.encrypt_cipher_alg, true },
+  { "encrypt-cipher-mode", STRING, &options.encrypt_cipher_mode, true },
+  { "encrypt-ivgen-alg", STRING, &options.encrypt_ivgen_alg, true },
+  { "encrypt-ivgen-hash-alg", STRING, &options.encrypt_ivgen_hash_alg, true },
+  { "encrypt-hash-alg", STRING, &options.encrypt_hash_alg, true },
+  { "encrypt-iter-time", NUMBER, &options.encrypt_iter_time, true },
 };
 
 #define NR_OPTIONS (sizeof table / sizeof table[0])
@@ -194,6 +202,30 @@ options_change_image (void)
   return has_job () || (options.create && !options.dir);
 }
 
+static int
+check_encrypt (void)
+{
+  if (options.encrypt == NULL) {
+    if (options.encrypt_cipher_alg || options.encrypt_cipher_mode ||
+        options.encrypt_ivgen_alg || options.encrypt_ivgen_hash_alg ||
+        options.encrypt_hash_alg || options.encrypt_iter_time != -1) {
+      nbdkit_error ("encrypt-*= say how to encrypt: use them with "
+                    "encrypt=luks");
+      return -1;
+    }
+    return 0;
+  }
+  if (strcmp (options.encrypt, "luks") != 0) {
+    nbdkit_error ("encrypt=%s: must be luks", options.encrypt);
+    return -1;
+  }
+  if (options.passphrase == NULL) {
+    nbdkit_error ("encrypt=luks needs passphrase=");
+    return -1;
+  }
+  return 0;
+}
+
 int
 options_complete (void)
 {
@@ -239,6 +271,8 @@ options_complete (void)
                   options.backing_format);
     return -1;
   }
+  if (check_encrypt () == -1)
+    return -1;
   for (i = 0; i < NR_OPTIONS; ++i) {
     if (table[i].creates && !options.create && is_given (i)) {
       nbdkit_error ("%s= describes a new image: it needs create=true",

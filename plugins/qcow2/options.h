@@ -44,6 +44,13 @@ struct options {
   bool data_file_raw;
   bool extended_l2;
   bool lazy_refcounts;
+  char *encrypt;
+  char *encrypt_cipher_alg;
+  char *encrypt_cipher_mode;
+  char *encrypt_ivgen_alg;
+  char *encrypt_ivgen_hash_alg;
+  char *encrypt_hash_alg;
+  int64_t encrypt_iter_time;    /* milliseconds */
 };
 
 extern struct options options;
@@ -94,6 +101,13 @@ extern void options_free (void);
   "                            where that of an existing image is now.\n"     \
   "data-file-raw=<BOOL>        Keep the data file readable as a raw disk.\n" \
   "extended-l2=<BOOL>          Allocate in 1/32 of a cluster.\n"        \
-  "lazy-refcounts=<BOOL>       Postpone refcount updates."
+  "lazy-refcounts=<BOOL>       Postpone refcount updates.\n"            \
+  "encrypt=luks                Encrypt the new image with passphrase=.\n" \
+  "encrypt-cipher-alg=<ALG>    aes-256 (default), serpent-256 ...\n"    \
+  "encrypt-cipher-mode=<MODE>  xts (default), cbc, ctr, ecb.\n"         \
+  "encrypt-ivgen-alg=<ALG>     plain64 (default), plain, essiv.\n"      \
+  "encrypt-ivgen-hash-alg=<HASH>  Of essiv (default: sha256).\n"        \
+  "encrypt-hash-alg=<HASH>     Of the header (default: sha256).\n"      \
+  "encrypt-iter-time=<MS>      Time to unlock the image (default: 2000)."
 
 #endif /* OPTIONS_H */

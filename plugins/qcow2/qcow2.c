@@ -21,6 +21,7 @@
 #include <nbdkit-plugin.h>
 
 #include "codec.h"
+#include "crypt.h"
 #include "io.h"
 #include "options.h"
 #include "qcow2-hints.h"
@@ -213,6 +214,7 @@ qcow2_dump_plugin (void)
   printf ("qcow2_compression=zlib,zstd\n");
   printf ("qcow2_deflate_library=%s\n", codec_deflate_library ());
   printf ("qcow2_inflate_library=%s\n", codec_inflate_library ());
+  printf ("qcow2_encryption=%s\n", crypt_ciphers ());
   printf ("qcow2_hints_version=%d\n", QCOW2_HINTS_VERSION);
 }
 
