@@ -401,28 +401,47 @@ alloc_release_bytes_locked (struct alloc *a, uint64_t host_off, uint64_t len)
   }
 }
 
-void
-alloc_trim_file (struct alloc *a)
+/* The end of the last cluster in use; 0 = unknown. */
+static uint64_t
+used_end (struct alloc *a)
 {
-  uint64_t end_idx, end, known;
-  int64_t size;
-  int r;
+  uint64_t idx, end, known;
 
-  if (a->file->fixed_size)
-    return;
-
-  WRITE_SCOPE (a->meta);
-  size = backend_size (a->file);
-  if (size < 0 || refcount_end_locked (a->refcount, &end_idx) < 0)
-    return;
-  end = end_idx << a->geo->cluster_bits;
+  if (refcount_end_locked (a->refcount, &idx) < 0)
+    return 0;
+  end = idx << a->geo->cluster_bits;
   /* Never cut off metadata, whatever the refcounts say. */
   known = a->refcount->overlap ? overlap_end (a->refcount->overlap) : 0;
-  if (end < known)
-    end = known;
-  if (end >= (uint64_t) size || end == 0)
-    return;
-  r = backend_truncate (a->file, end, false);
+  return end < known ? known : end;
+}
+
+/* What lies behind END and was there at open, in space that was free then:
+ * is it nothing but a hole?  All else there was made, or freed, by us.
+ */
+static bool
+is_empty_tail (struct alloc *a, uint64_t end)
+{
+  enum backend_extent_type type;
+  uint64_t len;
+
+  if (end < a->lost_end)
+    end = a->lost_end;
+  while (end < a->open_len) {
+    if (a->file->ops->extent == NULL ||
+        a->file->ops->extent (a->file, end, a->open_len - end,
+                              &type, &len) < 0 ||
+        type != BACKEND_HOLE || len == 0)
+      return false;
+    end += len;
+  }
+  return true;
+}
+
+static void
+cut_file (struct alloc *a, uint64_t end)
+{
+  int r = backend_truncate (a->file, end, false);
+
   if (r < 0) {
     nbdkit_debug ("%s: could not cut the file to %" PRIu64 " bytes: %s",
                   a->file->name, end, strerror (-r));
@@ -430,4 +449,31 @@ alloc_trim_file (struct alloc *a)
   }
   a->file_len = end;
   a->virgin_off = end;
+}
+
+void
+alloc_trim_file (struct alloc *a, bool proven)
+{
+  uint64_t end;
+  int64_t size;
+
+  WRITE_SCOPE (a->meta);
+  a->unproven = false;
+  size = backend_size (a->file);
+  end = used_end (a);
+  if (size < 0 || end == 0)
+    return;
+  if (a->file->fixed_size) {
+    alloc_ahead_give_back_locked (a, end);
+    return;
+  }
+  if (!proven && !is_empty_tail (a, end)) {
+    a->unproven = true;
+    if (end < a->open_len)
+      end = a->open_len;
+  }
+  if (end < (uint64_t) size)
+    cut_file (a, end);
+  if (a->file->ops->unreserve && a->grown_off < end)
+    a->file->ops->unreserve (a->file, a->grown_off, end - a->grown_off);
 }

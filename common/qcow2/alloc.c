@@ -6,7 +6,8 @@
  *    passed over because their refcount block is broken.
  *  - Space at and beyond virgin_off was never handed out in this session,
  *    and was beyond the end of the file when it began, so it reads as
- *    zeroes.  Space that is given back was handed out, by whomever.
+ *    zeroes.  Space that is given back was handed out, by whomever.  Where
+ *    the file cannot grow, this holds up to virgin_end (alloc-ahead.c).
  *  - comp_off, if it is not 0, lies inside (not at the start of) a cluster
  *    that has a reference from compressed data.
  *
@@ -44,13 +45,18 @@ find_lost (struct alloc *a)
   WRITE_SCOPE (a->meta);
 
   r = refcount_end_locked (a->refcount, &end_idx);
-  if (r == -EIO)
+  if (r == -EIO) {
+    a->ahead_max = 0;
     return 0;                   /* nothing can be said; logged */
+  }
   if (r < 0)
     return r;
   a->lost_off = a->geo->extended_l2
     ? geometry_cluster_end (a->geo, a->file_len) : a->file_len;
   a->lost_end = end_idx << a->geo->cluster_bits;
+  /* Here only what is zeroed ahead is virgin: nothing yet. */
+  if (a->file->fixed_size)
+    a->virgin_off = a->virgin_end = a->lost_end;
   if (a->lost_end > a->lost_off)
     nbdkit_debug ("%s: the file ends at offset %" PRIu64 ", but clusters up "
                   "to offset %" PRIu64 " are marked as in use",
@@ -74,8 +80,10 @@ alloc_open (struct alloc *a, const struct geometry *geo,
   a->epoch = epoch;
   a->meta = meta;
   a->discard = discard;
-  a->file_len = size;
+  a->file_len = a->open_len = size;
+  a->grown_off = a->ahead_max = UINT64_MAX;
   a->virgin_off = geometry_cluster_end (geo, size);
+  a->virgin_end = file->fixed_size ? 0 : UINT64_MAX;
   return find_lost (a);
 }
 
@@ -106,6 +114,7 @@ grow_by_hint (struct alloc *a, uint64_t end,
 {
   const uint64_t align = growth->align > 0 ? growth->align : 1;
   uint64_t target;
+  int r;
 
   if (__builtin_add_overflow (a->file_len, growth->size, &target))
     return -EFBIG;
@@ -116,7 +125,10 @@ grow_by_hint (struct alloc *a, uint64_t end,
     return -EFBIG;
   if (target > INT64_MAX)
     return -EFBIG;
-  return backend_truncate (a->file, target, true);
+  r = backend_grow (a->file, target, true);
+  if (r == 0 && a->grown_off == UINT64_MAX)
+    a->grown_off = a->file_len;
+  return r;
 }
 
 /* Grow by a hole: few calls, but little for a small image, since the file
@@ -135,7 +147,7 @@ grow_by_step (struct alloc *a, uint64_t end)
   target = geometry_cluster_end (a->geo, a->file_len + step);
   if (target < end)
     target = end;
-  return backend_truncate (a->file, target, false);
+  return backend_grow (a->file, target, false);
 }
 
 /* The file reaches to END. */
@@ -165,7 +177,7 @@ grow_file (struct alloc *a, uint64_t end, const struct alloc_growth *growth)
   if (r < 0)
     r = grow_by_step (a, end);
   if (r < 0)
-    r = backend_truncate (a->file, end, false);
+    r = backend_grow (a->file, end, false);
   if (r < 0)
     return no_space (r);
 
@@ -223,10 +235,12 @@ take (struct alloc *a, uint64_t idx, uint64_t nr,
   r = grow_file (a, end, growth);
   if (r < 0)
     return r;
+  if (a->file->fixed_size && growth != NULL && growth->size > 0)
+    alloc_ahead_locked (a, off, end, growth);
   r = refcount_add_locked (a->refcount, idx, nr, 1);
   if (r < 0)
     return no_space (r);
-  *virgin = off >= a->virgin_off;
+  *virgin = off >= a->virgin_off && end <= a->virgin_end;
   if (end > a->virgin_off)
     a->virgin_off = end;
   if (idx <= a->cursor_idx && a->cursor_idx < idx + nr)
@@ -293,6 +307,18 @@ alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
   return 0;
 }
 
+/* 0 if the host cannot do that. */
+static int
+reserve_storage (struct alloc *a, uint64_t off, uint64_t len)
+{
+  int r;
+
+  if (a->file->ops->allocate == NULL)
+    return 0;
+  r = a->file->ops->allocate (a->file, off, len);
+  return r == -ENOTSUP ? 0 : r;
+}
+
 int
 alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
                       bool *virgin)
@@ -314,7 +340,10 @@ alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
   if (r < 0)
     return r;
   *host_off = idx << a->geo->cluster_bits;
-  return 0;
+  r = reserve_storage (a, *host_off, nr << a->geo->cluster_bits);
+  if (r < 0)
+    alloc_release_locked (a, *host_off, nr);
+  return r;
 }
 
 int

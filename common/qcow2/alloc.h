@@ -50,13 +50,23 @@ struct alloc {
   uint64_t cursor_idx;          /* where the next scan starts */
   uint64_t comp_off;            /* where the next compressed bytes go;
                                    0 = a new cluster is needed */
-  uint64_t virgin_off;          /* space from here on was never allocated
+  uint64_t virgin_off, virgin_end;      /* space in here was never allocated
                                    in this session, and reads as zero */
   uint64_t file_len;            /* the file is at least so long */
+  uint64_t open_len;            /* so long it was when it was opened */
+  uint64_t grown_off;           /* from here on the file was grown by the
+                                   hint; UINT64_MAX = it was not */
+  bool unproven;                /* alloc_trim_file left something */
+  /* Storage that cannot grow, see alloc-ahead.c. */
+  bool ahead_probed;            /* zeroing is known to allocate */
+  uint64_t ahead_max;           /* largest step, 0 = none any more */
+  uint64_t ahead_resume;        /* nothing is tried before this offset */
   uint64_t lost_off, lost_end;  /* space beyond the end of the file at open
                                    that was marked as in use: what points
                                    there has lost its data; never handed
-                                   out.  Empty if lost_off >= lost_end */
+                                   out.  Empty if lost_off >= lost_end.
+                                   LOST_END is the end of the last cluster
+                                   in use at open, 0 = unknown */
   struct alloc_list pending, committing, limbo;
   _Atomic uint64_t waiting;     /* clusters in pending: an estimate */
 };
@@ -75,13 +85,28 @@ struct alloc_growth {
   uint64_t size, align;
 };
 
+/* The space of a run [OFF, END) that is about to be handed out, and some
+ * behind it, gets storage if it is virgin then.  For a file of fixed size;
+ * best effort.  (alloc-ahead.c)
+ */
+extern void alloc_ahead_locked (struct alloc *a, uint64_t off, uint64_t end,
+                                const struct alloc_growth *growth);
+
+/* At clean close: give back what was not handed out, and lies behind
+ * USED_END.
+ */
+extern void alloc_ahead_give_back_locked (struct alloc *a,
+                                          uint64_t used_end);
+
 /* Allocate up to MAX_NR clusters in one contiguous run; *NR >= 1 says how
  * many.  Their refcounts are one (in memory).  *VIRGIN: the run is known
  * to read as zeroes.  The file reaches to the end of the run afterwards.
  * -EAGAIN: refcount table full: commit_grow_reftable, then retry;
  * -ENOSPC (also for EFBIG, EDQUOT); -EUCLEAN: what should be free holds
  * metadata (logged; the caller marks the image corrupt); -EIO, -ENOMEM.
- * alloc_exactly_locked: NR or nothing (tables).
+ * alloc_exactly_locked: NR or nothing, with storage where the host can
+ * reserve it (tables: the commit that writes them must not meet a full
+ * disk, since what was acknowledged would be lost with them).
  */
 extern int alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
                                   const struct alloc_growth *growth,
@@ -155,7 +180,14 @@ extern bool alloc_pressure (const struct alloc *a);
 /* Anything in pending, committing or limbo?  Caller holds LOCK_META. */
 extern bool alloc_has_deferred (const struct alloc *a);
 
-/* At clean close: cut the file after its last used cluster. Best effort. */
-extern void alloc_trim_file (struct alloc *a);
+/* At clean close, when all is committed and no request is left: cut the file
+ * after its last used cluster, and give back space that was allocated ahead
+ * and not written.  Best effort.
+ *
+ * What an earlier server left behind the last used cluster goes too, but if
+ * it is no hole, only with PROVEN: a check has shown that the refcounts are
+ * right.  Else it stays, and a->unproven says so.
+ */
+extern void alloc_trim_file (struct alloc *a, bool proven);
 
 #endif /* ALLOC_H */

@@ -7,8 +7,8 @@
  * -errno, never short: EINTR and short transfers are handled inside.
  * Offsets and lengths are in bytes, with no alignment.
  * I/O errors are logged once here (nbdkit_error, naming file and offset);
- * -ENOTSUP and -ENOSPC are not logged by zero, punch and truncate, since
- * callers have fallbacks.
+ * -ENOTSUP and -ENOSPC are not logged by zero, punch, truncate, grow and
+ * allocate, since callers have fallbacks.
  */
 
 #ifndef BACKEND_H
@@ -61,6 +61,22 @@ struct backend_ops {
    */
   int (*truncate) (struct backend *b, uint64_t len, bool allocate);
 
+  /* The same, but never make the file shorter, whoever writes beyond its
+   * end meanwhile.  NULL = truncate is used.
+   */
+  int (*grow) (struct backend *b, uint64_t len, bool allocate);
+
+  /* The range, which is in the file, has storage afterwards, and reads as
+   * before.  -ENOTSUP; -ENOSPC: a part may have got it.  NULL = cannot.
+   */
+  int (*allocate) (struct backend *b, uint64_t off, uint64_t len);
+
+  /* Give back storage in the range that was allocated, by truncate, grow or
+   * allocate, and never written or zeroed.  It reads as before.  Nobody
+   * writes meanwhile.  NULL = nothing to do.
+   */
+  void (*unreserve) (struct backend *b, uint64_t off, uint64_t len);
+
   /* Current length, cached where it cannot change behind our back.
    * Negative: -errno.
    */
@@ -84,6 +100,7 @@ struct backend {
   char *name;                   /* for messages; owned by the backend */
   bool writable;
   bool fixed_size;              /* truncate cannot work */
+  bool exclusive;               /* locked: nobody else changes it */
   uint32_t min_io;              /* smallest unit the storage wants: 1 */
 };
 
@@ -118,6 +135,14 @@ backend_flush (struct backend *b)
 static inline int __attribute__ ((__warn_unused_result__))
 backend_truncate (struct backend *b, uint64_t len, bool allocate)
 {
+  return b->ops->truncate (b, len, allocate);
+}
+
+static inline int __attribute__ ((__warn_unused_result__))
+backend_grow (struct backend *b, uint64_t len, bool allocate)
+{
+  if (b->ops->grow)
+    return b->ops->grow (b, len, allocate);
   return b->ops->truncate (b, len, allocate);
 }
 

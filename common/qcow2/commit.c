@@ -555,6 +555,6 @@ commit_finish (struct commit *c)
     if (r < 0)
       return r;
   }
-  alloc_trim_file (c->alloc);
+  alloc_trim_file (c->alloc, false);
   return commit_barrier (c);
 }

@@ -362,9 +362,17 @@ core_open_snapshot (struct core *core, const struct snapshot_entry *s,
 int
 core_finish (struct core *core)
 {
-  /* An image that was never changed is left as it is. */
-  if (!core->writable || !core->commit.announced)
+  if (!core->writable)
     return 0;
+  /* An image that was never changed is left as it is, but for the tail of a
+   * server that grew the file ahead and crashed.  Not if somebody else may
+   * use that tail by now.
+   */
+  if (!core->commit.announced) {
+    if (core->file->exclusive)
+      alloc_trim_file (&core->alloc, false);
+    return 0;
+  }
   if (core->bitmaps && !commit_has_failed (&core->commit)) {
     int r = bitmaps_store (core->bitmaps);
 

@@ -19,6 +19,7 @@
 
 #include "backend-file.h"
 #include "backend-nbd.h"
+#include "check.h"
 #include "crypt.h"
 #include "image.h"
 #include "ondisk.h"
@@ -27,6 +28,9 @@
 
 /* More layers than anybody has; each costs a file descriptor. */
 #define MAX_CHAIN 1000
+
+/* Host clusters of an image that may be checked at close; a byte each. */
+#define MAX_PROOF_CLUSTERS (UINT64_C (16) << 20)
 
 /* Smallest metadata cache of a layer. */
 #define MIN_LAYER_CACHE (UINT64_C (1) << 20)
@@ -527,12 +531,38 @@ image_snapshot (struct image *image, const char *id_or_name, struct io **io)
   return 0;
 }
 
+/* An earlier server that crashed left data behind the last used cluster:
+ * probably what was not flushed.  If all references are counted, it is cut
+ * off.
+ */
+static void
+cut_leftovers (struct core *core)
+{
+  struct check_result res;
+
+  if (!core->alloc.unproven)
+    return;
+  if ((uint64_t) backend_size (core->file) >> core->geo.cluster_bits >
+      MAX_PROOF_CLUSTERS)
+    nbdkit_debug ("%s: data behind the last used cluster stays: the image is "
+                  "too large for a check at every close", core->name);
+  else if (check_run (core, NULL, &res) == 0 && res.corruptions == 0 &&
+           res.check_errors == 0)
+    alloc_trim_file (&core->alloc, true);
+  else
+    nbdkit_debug ("%s: data behind the last used cluster stays: the image is "
+                  "not consistent", core->name);
+}
+
 int
 image_close (struct image *image)
 {
+  struct core *core = image_core (image);
   int r;
 
-  r = core_finish (image_core (image));
+  r = core_finish (core);
+  if (r == 0)
+    cut_leftovers (core);
   free_image (image);
   return r;
 }

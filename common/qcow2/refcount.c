@@ -268,7 +268,7 @@ refcount_extend_file (struct refcount *rc, uint64_t end)
   if ((uint64_t) size >= end)
     return 0;
   r = rc->file->fixed_size ? -ENOSPC :
-    backend_truncate (rc->file, end, false);
+    backend_grow (rc->file, end, false);
   if (r == -EFBIG || r == -EDQUOT || r == -ENOTSUP)
     r = -ENOSPC;
   return r;

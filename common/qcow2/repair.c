@@ -213,7 +213,7 @@ mark_clean (struct core *core)
     r = commit_header (&core->commit, false);
   }
   if (r == 0) {
-    alloc_trim_file (&core->alloc);
+    alloc_trim_file (&core->alloc, true);
     r = commit_barrier (&core->commit);
   }
   return r;

@@ -315,7 +315,7 @@ test_random_client (unsigned cluster_bits, unsigned order, bool discard)
     give_back ();
   finish ();
   compare_refcounts ();
-  alloc_trim_file (&a);
+  alloc_trim_file (&a, false);
   {
     WRITE_SCOPE (&t.meta);
     CHECK_OK (refcount_end_locked (&t.rc, &end));
@@ -390,7 +390,7 @@ test_growth_steps (void)
     CHECK_OK (alloc_clusters_locked (&a, 1, NULL, &off, &nr, &virgin));
     CHECK (!virgin);
   }
-  alloc_trim_file (&a);
+  alloc_trim_file (&a, false);
   CHECK (t.mem.len == 20 << 16);
   alloc_close (&a);
   test_image_free (&t);
