@@ -350,7 +350,10 @@ trim_run (struct io *io, uint64_t off, uint64_t *len,
     if (r < 0 || cuts)
       return r;
   }
-  if (backing_shows (io, off, len) || geo->extended_l2)
+  /* In this order: a run that ends where the backing file does would cut a
+   * compressed cluster, each time it is looked up.
+   */
+  if (geo->extended_l2 || backing_shows (io, off, len))
     return geo->has_zero_flag
       ? change_run (io, off, *len, CHANGE_ZERO_FREE) : 0;
   return change_run (io, off, *len, CHANGE_UNMAP);

@@ -190,7 +190,8 @@ mutate_current (void)
   unsigned n;
 
   if (LLVMFuzzerCustomMutator) {
-    current_size = LLVMFuzzerCustomMutator (current, current_size, MAX_INPUT_LEN,
+    current_size = LLVMFuzzerCustomMutator (current, current_size,
+                                            MAX_INPUT_LEN,
                                             fuzz_random (&random_state));
     return;
   }
@@ -209,7 +210,8 @@ main (int argc, char *argv[])
   while ((c = getopt (argc, argv, "n:s:")) != -1) {
     switch (c) {
     case 'n': n = strtoull (optarg, NULL, 0); break;
-    case 's': random_state = fuzz_random_start (strtoull (optarg, NULL, 0));
+    case 's':
+      random_state = fuzz_random_start (strtoull (optarg, NULL, 0));
       break;
     default:
       return 2;

@@ -122,6 +122,22 @@ marked (void)
   save (b, "corrupt");
 }
 
+/* A backing file that ends inside a compressed cluster, which is trimmed:
+ * the request never ended.
+ */
+static void
+trim_compressed (void)
+{
+  static const uint8_t ops[] = {
+    3, 18, 0, 1,   0, 0, 3, 1,
+    7, 6, 0, 1,    0, 0, 0, 1,
+  };
+  struct backend *b = seed_image ("ext-64k");
+
+  seed_save_image (b, "trim-compressed", 0, ops, sizeof ops);
+  backend_close (b);
+}
+
 void
 seed_hostile_images (void)
 {
@@ -130,4 +146,5 @@ seed_hostile_images (void)
   large_snapshots ();
   large_disk ();
   marked ();
+  trim_compressed ();
 }
