@@ -10,9 +10,10 @@
  * snapshots; opened (with create=true also made) by the first connection,
  * closed after the last one.
  *
- * The list is protected by LOCK_REGISTRY, which is held while an image is
- * opened or closed, so that no second one of the same file appears
- * meanwhile.
+ * The list is protected by LOCK_REGISTRY.  An image that is being made, opened
+ * or closed is on the list without the lock being held, since that may take
+ * long (key derivation, a server far away, the last flush): whoever wants the
+ * same image waits, and then looks again; others do not notice.
  */
 
 #include <config.h>
@@ -42,11 +43,13 @@
 struct served {
   char *path;                   /* or URI */
   struct image *image;
+  bool busy;                    /* being opened or closed */
   unsigned refs;
   struct served *next;
 };
 
 static struct ranked_mutex lock;
+static pthread_cond_t no_longer_busy = PTHREAD_COND_INITIALIZER;
 static struct served *list;
 static struct ccache *ccache;
 static bool readonly;
@@ -60,9 +63,50 @@ repair_option (void)
     : IMAGE_REPAIR_LEAKS;
 }
 
-/* Open PATH and put it on the list, with one reference. */
+/* Take S off the list, and tell those who wait for it. */
+static void
+remove_locked (struct served *s)
+{
+  struct served **p;
+
+  for (p = &list; *p != s; p = &(*p)->next)
+    ;
+  *p = s->next;
+  pthread_cond_broadcast (&no_longer_busy);
+}
+
+static void
+free_served (struct served *s)
+{
+  free (s->path);
+  free (s);
+}
+
+/* A new entry for PATH on the list, busy, with one reference. */
 static int
-open_locked (const char *path, struct served **ret)
+add_locked (const char *path, struct served **ret)
+{
+  struct served *s;
+
+  s = calloc (1, sizeof *s);
+  if (s == NULL || (s->path = strdup (path)) == NULL) {
+    nbdkit_error ("out of memory");
+    free (s);
+    return -ENOMEM;
+  }
+  s->busy = true;
+  s->refs = 1;
+  s->next = list;
+  list = s;
+  *ret = s;
+  return 0;
+}
+
+/* Open the image of S, with CREATE after making it.  If that fails, S is
+ * gone.
+ */
+static int
+open_busy (struct served *s, bool create)
 {
   const struct image_options opts = {
     .writable = !readonly &&
@@ -79,45 +123,40 @@ open_locked (const char *path, struct served **ret)
     .check = &jobs_check_options,
     .data_file = options.create ? NULL : options.data_file,
   };
-  struct served *s;
-  int r;
+  int r = 0;
 
-  s = calloc (1, sizeof *s);
-  if (s == NULL || (s->path = strdup (path)) == NULL) {
-    free (s);
-    return -ENOMEM;
-  }
-  r = image_open (path, options.uri != NULL, &opts, &s->image);
+  if (create)
+    r = new_image_create (s->path);
+  if (r == 0)
+    r = image_open (s->path, options.uri != NULL, &opts, &s->image);
+
+  MUTEX_SCOPE (&lock);
+
   if (r < 0) {
-    free (s->path);
-    free (s);
+    remove_locked (s);
+    free_served (s);
     return r;
   }
-  s->refs = 1;
-  s->next = list;
-  list = s;
-  *ret = s;
+  s->busy = false;
+  pthread_cond_broadcast (&no_longer_busy);
   return 0;
 }
 
-/* Drop a reference. */
+/* Close the image of S, to which there is no reference, and forget it. */
 static void
-put_locked (struct served *s)
+close_busy (struct served *s)
 {
-  struct served **p;
   int r;
 
-  if (--s->refs > 0)
-    return;
-  for (p = &list; *p != s; p = &(*p)->next)
-    ;
-  *p = s->next;
   r = image_close (s->image);
   if (r < 0)
     nbdkit_error ("%s: closing the image failed: %s; what was written since "
                   "the last flush may be lost", s->path, strerror (-r));
-  free (s->path);
-  free (s);
+  {
+    MUTEX_SCOPE (&lock);
+    remove_locked (s);
+  }
+  free_served (s);
 }
 
 int
@@ -150,12 +189,12 @@ served_start (bool ro)
   }
   if (options.check)
     jobs_check (path, options.uri != NULL);
-  if (options.create)
-    r = new_image_create (path);
-  if (r == 0) {
+  {
     MUTEX_SCOPE (&lock);
-    r = open_locked (path, &s);
+    r = add_locked (path, &s);
   }
+  if (r == 0)
+    r = open_busy (s, options.create);
   if (r == 0 && !readonly)
     r = jobs_run (s->image);
   if (r == 0 && options.snapshot)
@@ -163,17 +202,12 @@ served_start (bool ro)
   return r;
 }
 
+/* There are no connections any more. */
 void
 served_stop (void)
 {
-  {
-    MUTEX_SCOPE (&lock);
-
-    while (list) {
-      list->refs = 1;
-      put_locked (list);
-    }
-  }
+  while (list)
+    close_busy (list);
   ccache_free (ccache);
   ccache = NULL;
 }
@@ -184,31 +218,47 @@ served_image (struct served *s)
   return s->image;
 }
 
+/* The entry of PATH once it is not busy, with a reference more; or NULL. */
+static struct served *
+find_locked (const char *path)
+{
+  struct served *s;
+
+ again:
+  for (s = list; s; s = s->next) {
+    if (strcmp (s->path, path) != 0)
+      continue;
+    if (s->busy) {
+      ranked_mutex_wait (&no_longer_busy, &lock);
+      goto again;
+    }
+    s->refs++;
+    return s;
+  }
+  return NULL;
+}
+
 /* The image of PATH, open or to be opened; with CREATE also to be made. */
 static int
 get_path (const char *path, bool create, struct served **s)
 {
-  struct served *p;
-  int r = 0;
+  int r;
 
-  MUTEX_SCOPE (&lock);
+  {
+    MUTEX_SCOPE (&lock);
 
-  for (p = list; p; p = p->next) {
-    if (strcmp (p->path, path) == 0) {
-      p->refs++;
-      *s = p;
+    *s = find_locked (path);
+    if (*s)
       return 0;
-    }
-  }
-  if (create && access (path, F_OK) == -1 && errno == ENOENT) {
-    if (readonly) {
+    create = create && access (path, F_OK) == -1 && errno == ENOENT;
+    if (create && readonly) {
       nbdkit_error ("%s: does not exist, and is not created since the "
                     "server is read-only", path);
       return -ENOENT;
     }
-    r = new_image_create (path);
+    r = add_locked (path, s);
   }
-  return r < 0 ? r : open_locked (path, s);
+  return r < 0 ? r : open_busy (*s, create);
 }
 
 /* DIR/NAME, or NULL after a message.  LEN bytes of NAME are the name. */
@@ -288,8 +338,14 @@ served_get (const char *name, struct served **s, struct io **io)
 void
 served_put (struct served *s)
 {
-  MUTEX_SCOPE (&lock);
-  put_locked (s);
+  {
+    MUTEX_SCOPE (&lock);
+
+    if (--s->refs > 0)
+      return;
+    s->busy = true;
+  }
+  close_busy (s);
 }
 
 /* "internal snapshot 1, 2026-11-30 12:00:00 UTC, 1073741824 bytes" */
