@@ -1,0 +1,224 @@
+# nbdkit-qcow2
+# SPDX-License-Identifier: BSD-3-Clause
+
+"""The log of recorder.c, and what a power cut leaves of the files.
+
+A call is covered by a sync of its file that began after the call had ended,
+and is stable when that sync has ended; a write with RWF_DSYNC when it has
+ended itself.  Of everything else that had begun by the time of the cut, any
+part may be on the disk: each call is lost or kept for itself, whole or only
+some of its 512-byte sectors, or just the growth of the file that came with
+it.
+"""
+
+import struct
+
+HEADER = struct.Struct("=IHHIIIIQQQq")
+MAGIC = 0x43455251
+BEGIN, END, ERROR = 1, 2, 3
+WRITE, SYNC, FALLOCATE, TRUNCATE = 1, 2, 3, 4
+DSYNC = 1
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
+NEVER = 1 << 62
+SECTOR = 512
+
+
+class RecordingError(Exception):
+    """The log is of no use."""
+
+
+class Call:
+    """A call that changes a file.  Times are numbers of records."""
+
+    __slots__ = ("op", "flags", "off", "length", "data", "begin", "end",
+                 "stable", "failed")
+
+    def __init__(self, op, flags, off, length, data, begin):
+        self.op = op
+        self.flags = flags
+        self.off = off
+        self.length = length
+        self.data = data
+        self.begin = begin
+        self.end = self.stable = NEVER
+        self.failed = False
+
+    def finish(self, now, result):
+        self.end = now
+        if result < 0:
+            self.failed = True
+        elif self.op == WRITE:
+            self.data = self.data[:result]
+            if self.flags & DSYNC:
+                self.stable = now
+
+
+class File:
+    """Calls of one file, in the order in which they began."""
+
+    def __init__(self):
+        self.calls = []
+        self.ended = []
+        self.covered = 0        # this many of self.ended are stable
+
+    def sync_ended(self, covers, now):
+        for call in self.ended[self.covered:covers]:
+            call.stable = min(call.stable, now)
+        self.covered = max(self.covered, covers)
+
+
+class Recording:
+    """All of a log.
+
+    .files   a File each
+    .client  [(time, kind, flags, id, offset, length)], the client's records
+    .length  number of records
+    .syncs   times at which syncs ended
+    """
+
+    def __init__(self, path, nr_files, lie=False):
+        """LIE: all syncs do nothing."""
+        with open(path, "rb") as f:
+            data = memoryview(f.read())
+        self.files = [File() for _ in range(nr_files)]
+        self.client = []
+        self.syncs = []
+        self._open = {}
+        self._lie = lie
+        self.length = pos = 0
+        while pos < len(data):
+            head = HEADER.unpack_from(data, pos)
+            if head[0] != MAGIC:
+                raise RecordingError("no record at byte %d of the log" % pos)
+            pos += HEADER.size
+            self._add(head, data[pos:pos + head[4]])
+            pos += head[4]
+            self.length += 1
+
+    def _add(self, head, payload):
+        _, kind, op, flags, _, file, pid, ident, off, length, result = head
+        now = self.length
+        if kind == ERROR:
+            raise RecordingError("the server changed a file by: " +
+                                 bytes(payload).decode())
+        if kind >= 16:
+            self.client.append((now, kind, flags, ident, off, length))
+        elif kind == BEGIN and op == SYNC:
+            self._open[pid, ident] = len(self.files[file].ended)
+        elif kind == BEGIN:
+            call = Call(op, flags, off, length, payload, now)
+            self.files[file].calls.append(call)
+            self._open[pid, ident] = call
+        elif op == SYNC:
+            covers = self._open.pop((pid, ident))
+            if result == 0 and not self._lie:
+                self.files[file].sync_ended(covers, now)
+            self.syncs.append(now)
+        else:
+            call = self._open.pop((pid, ident))
+            call.finish(now, result)
+            self.files[file].ended.append(call)
+
+
+class Fate:
+    """What becomes of the calls that nothing covers."""
+
+    MODES = ("lost", "kept", "any", "mostly kept", "mostly lost", "torn",
+             "small kept", "small lost", "last kept", "first kept")
+
+    def __init__(self, rnd, mode):
+        self.rnd = rnd
+        self.mode = mode
+        self.part = rnd.random()
+
+    def share(self, call, place):
+        """The probability that this one is kept; PLACE is 0 for the first of
+        them, towards 1 for the last."""
+        small = len(call.data) <= 4096
+        return {"lost": 0, "kept": 1, "any": .5, "mostly kept": .95,
+                "mostly lost": .05, "torn": .5, "small kept": small,
+                "small lost": not small, "last kept": place > self.part,
+                "first kept": place < self.part}[self.mode]
+
+    def sectors(self, call, place):
+        """None: as if the call never was; True: all of it; else a list of
+        (start, end) in it, perhaps empty."""
+        r = self.rnd.random()
+        if self.mode == "torn" and r < .7 and call.op != TRUNCATE:
+            return self.torn(call)
+        if r < self.share(call, place):
+            return True
+        if self.mode not in ("lost", "kept") and self.rnd.random() < .1:
+            return []
+        return None
+
+    def torn(self, call):
+        """Some sectors of the disk; a call need not begin with one."""
+        end = call.off + (len(call.data) if call.op == WRITE else call.length)
+        cuts = []
+        pos = call.off
+        if self.rnd.random() < .5:      # a few long pieces
+            step = max(SECTOR, (end - pos) // 3 // SECTOR * SECTOR)
+        else:
+            step = max(SECTOR, (end - pos) // 64 // SECTOR * SECTOR)
+        while pos < end:
+            stop = min(end, (pos // SECTOR) * SECTOR + step)
+            if self.rnd.random() < .5:
+                cuts.append((pos - call.off, stop - call.off))
+            pos = stop
+        return cuts
+
+
+def grow(buf, size):
+    if len(buf) < size:
+        buf.extend(bytes(size - len(buf)))
+
+
+def apply_call(buf, call, parts):
+    """Do PARTS (see Fate.sectors) of CALL to BUF, the contents of a file."""
+    if parts is True:
+        parts = [(0, len(call.data) if call.op == WRITE else call.length)]
+    if call.op == TRUNCATE:
+        del buf[call.off:]
+        grow(buf, call.off)
+        return
+    if call.op == WRITE:
+        grow(buf, call.off + len(call.data))
+        for start, end in parts:
+            buf[call.off + start:call.off + end] = call.data[start:end]
+        return
+    if call.flags & ~(KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE):
+        raise RecordingError("fallocate mode %#x" % call.flags)
+    if not call.flags & KEEP_SIZE:
+        grow(buf, call.off + call.length)
+    if call.flags & (PUNCH_HOLE | ZERO_RANGE):
+        for start, end in parts:
+            start = min(call.off + start, len(buf))
+            end = min(call.off + end, len(buf))
+            buf[start:end] = bytes(end - start)
+
+
+class Disk:
+    """One file; cuts must be asked for in ascending order of time."""
+
+    def __init__(self, initial, recorded):
+        self.base = bytearray(initial)
+        self.calls = [c for c in recorded.calls if not c.failed]
+        self.done = 0           # so many of them are in self.base
+
+    def cut(self, now, fate):
+        """What is there if the power goes just before record NOW."""
+        calls = self.calls
+        while (self.done < len(calls) and calls[self.done].stable < now):
+            apply_call(self.base, calls[self.done], True)
+            self.done += 1
+        begun = [c for c in calls[self.done:] if c.begin < now]
+        buf = bytearray(self.base)
+        for i, call in enumerate(begun):
+            if call.stable < now:
+                apply_call(buf, call, True)
+                continue
+            parts = fate.sectors(call, i / len(begun))
+            if parts is not None:
+                apply_call(buf, call, parts)
+        return buf

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# nbdkit-qcow2
+# SPDX-License-Identifier: BSD-3-Clause
+
+# Power loss below each stack of filters: whatever the moment, and whatever
+# is lost of what no fdatasync covered, the image has leaks at most, and
+# every sector that was flushed.  See recorder/power.py, which also says how
+# to run many more cases.
+
+source ./functions.sh
+set -e
+set -x
+
+requires_plugin qcow2
+requires_qemu_img
+requires_nbdsh
+requires type -P nbdcopy
+skip_if_valgrind "power.py is about the order of system calls"
+
+power="$abs_top_srcdir/tests/recorder/power.py"
+"$PYTHON" "$power" plain:64k plain:overlay \
+          preallocate:64k preallocate:overlay \
+          cowmerge:64k cowmerge:overlay compress:64k compress:overlay \
+          cowmerge+preallocate:64k cowmerge+preallocate:overlay \
+          all:64k all:overlay
+# The same for zstd.
+"$PYTHON" "$power" compress:zstd all:zstd
+
+# The test itself: if syncs did nothing, it would find out.
+expect_fail "$PYTHON" "$power" --lie plain:64k all:64k
+expect_message 'should be one of'
