@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* zlib: a cluster is one raw deflate stream.
  *
- * Four ways to make one, after a look at the data:
+ * Ways to make one, after a look at the data:
  *
  *   one byte repeated        a remembered stream
- *   long runs                ISA-L level 1, as level 3 is slow and
- *                            large on them
- *   incompressible           nothing: the caller stores it plain
- *   all else                 ISA-L or zlib, by level
+ *   noise                    nothing: the caller stores it plain
+ *   all else, by level       ISA-L (1, 2), deflate-match.c (3; 1 and 2
+ *                            without ISA-L), zlib (4 to 9)
  *
  * and three ways to read one: libdeflate is the fastest for whole
  * clusters but cannot stop half way; ISA-L can; and zlib, which is always
@@ -38,37 +37,24 @@
 
 #include "codec.h"
 #include "codec-internal.h"
+#include "deflate-match.h"
+#include "deflate-probe.h"
+
+#define DEFAULT_LEVEL 3
+#define MATCH_MAX_LEVEL 3       /* the highest one of deflate-match.c */
 
 #ifdef HAVE_LIBISAL
-#define ISAL_MAX_LEVEL 3
-#define DEFAULT_LEVEL 3
+#define ISAL_MAX_LEVEL 2
 /* Small: blocks of 16k symbols compress better than larger ones. */
 #define ISAL_BUF_LEN(level) \
-  ((level) == 3 ? ISAL_DEF_LVL3_SMALL : \
-   (level) == 2 ? ISAL_DEF_LVL2_SMALL : ISAL_DEF_LVL1_SMALL)
-#define ISAL_BUF_MAX ISAL_DEF_LVL3_SMALL
-#else
-#define ISAL_MAX_LEVEL 0
-#define DEFAULT_LEVEL 6
+  ((level) == 2 ? ISAL_DEF_LVL2_SMALL : ISAL_DEF_LVL1_SMALL)
+#define ISAL_BUF_MAX ISAL_DEF_LVL2_SMALL
 #endif
 
 /* Blocks of up to 16k symbols.  QEMU uses 9, which gives larger and slower
  * streams: with a small window zlib renews its hash table every 4 KiB.
  */
 #define ZLIB_MEM_LEVEL 8
-
-/* Clusters below SAMPLED_MIN are not worth a look.  Of others, the bytes
- * of the first LOOK_LEN are counted in part, and if they look unusual,
- * PROBE_LEN bytes are compressed.
- */
-#define SAMPLED_MIN 16384
-#define LOOK_LEN 8192
-#define PROBE_LEN 2048
-
-/* Runs are what ISA-L level 1 makes so many times smaller; what level 3
- * would save then is below one percent of the cluster.
- */
-#define RUNS_RATIO 128
 
 #define RUN_STREAM_MAX 4096
 
@@ -80,8 +66,8 @@ struct zlib_deflater {
 
 struct codec_deflate {
   struct zlib_deflater main;
-  struct zlib_deflater fast;    /* of compress_run; of probes too, where
-                                   there is no ISA-L */
+  struct zlib_deflater runs;    /* of compress_run */
+  struct deflate_match *match;
   z_stream inflater;
   bool inflater_ready;
 
@@ -99,8 +85,6 @@ struct codec_deflate {
   uint8_t run_byte;
   size_t run_stream_len;
   uint8_t run_stream[RUN_STREAM_MAX];
-
-  uint8_t scratch[LOOK_LEN];    /* output of probes */
 };
 
 void
@@ -118,10 +102,11 @@ codec_deflate_free (struct codec_deflate *ctx)
     return;
   if (ctx->main.level)
     deflateEnd (&ctx->main.strm);
-  if (ctx->fast.level)
-    deflateEnd (&ctx->fast.strm);
+  if (ctx->runs.level)
+    deflateEnd (&ctx->runs.strm);
   if (ctx->inflater_ready)
     inflateEnd (&ctx->inflater);
+  deflate_match_free (ctx->match);
 #ifdef HAVE_LIBISAL
   free (ctx->isal);
   free (ctx->isal_buf);
@@ -206,6 +191,21 @@ compress_isal (struct codec_deflate *ctx, int level, unsigned window,
 #endif /* HAVE_LIBISAL */
 
 static int64_t
+compress_match (struct codec_deflate *ctx, int level, unsigned window,
+                const void *in, size_t len, void *out, size_t out_len)
+{
+  static const unsigned effort[MATCH_MAX_LEVEL + 1] = { 0, 1, 2, 4 };
+
+  if (ctx->match == NULL) {
+    ctx->match = deflate_match_create ();
+    if (ctx->match == NULL)
+      return -ENOMEM;
+  }
+  return deflate_match_compress (ctx->match, effort[level], window,
+                                 in, len, out, out_len);
+}
+
+static int64_t
 compress_at (struct codec_deflate *ctx, int level, unsigned window,
              const void *in, size_t len, void *out, size_t out_len)
 {
@@ -213,19 +213,9 @@ compress_at (struct codec_deflate *ctx, int level, unsigned window,
   if (level <= ISAL_MAX_LEVEL)
     return compress_isal (ctx, level, window, in, len, out, out_len);
 #endif
+  if (level <= MATCH_MAX_LEVEL)
+    return compress_match (ctx, level, window, in, len, out, out_len);
   return compress_zlib (&ctx->main, level, window, in, len, out, out_len);
-}
-
-/* The fastest there is. */
-static int64_t
-compress_fast (struct codec_deflate *ctx, unsigned window,
-               const void *in, size_t len, void *out, size_t out_len)
-{
-#ifdef HAVE_LIBISAL
-  return compress_isal (ctx, 1, window, in, len, out, out_len);
-#else
-  return compress_zlib (&ctx->fast, 1, window, in, len, out, out_len);
-#endif
 }
 
 /* LEN times the byte *IN. */
@@ -237,7 +227,7 @@ compress_run (struct codec_deflate *ctx, const uint8_t *in, size_t len,
     /* The distance is 1, so that one stream fits all windows, and the
      * level makes no difference.
      */
-    const int64_t r = compress_zlib (&ctx->fast, 6, 4096, in, len,
+    const int64_t r = compress_zlib (&ctx->runs, 6, 4096, in, len,
                                      ctx->run_stream, sizeof ctx->run_stream);
 
     ctx->run_len = 0;
@@ -251,81 +241,6 @@ compress_run (struct codec_deflate *ctx, const uint8_t *in, size_t len,
     return 0;
   memcpy (out, ctx->run_stream, ctx->run_stream_len);
   return ctx->run_stream_len;
-}
-
-enum look { TYPICAL, MAYBE_RUNS, MAYBE_NOISE };
-
-/* Count 1024 bytes.  The sum of the squared counts is about 5100 if all
- * bytes are equally likely, 10000 or more for text and machine code, and
- * 1048576 / N for N bytes that share everything among them.
- */
-static enum look
-look_at (const uint8_t *in)
-{
-  uint16_t count[256] = { 0 };
-  size_t i, j;
-  unsigned long sum = 0;
-
-  for (i = 0; i < LOOK_LEN; i += LOOK_LEN / 64)
-    for (j = 0; j < 16; ++j)
-      count[in[i + j]]++;
-  for (i = 0; i < 256; ++i)
-    sum += (unsigned long) count[i] * count[i];
-
-  return sum < 6500 ? MAYBE_NOISE : sum > 100000 ? MAYBE_RUNS : TYPICAL;
-}
-
-#ifdef HAVE_LIBISAL
-
-/* Does nothing get smaller?  Returns 1, 0 or -errno.  ISA-L is fast enough
- * to be asked about the whole cluster, so nothing is missed.
- */
-static int
-is_noise (struct codec_deflate *ctx, unsigned window,
-          const uint8_t *in, size_t len, void *out, size_t out_len)
-{
-  int64_t r;
-
-  r = compress_fast (ctx, window, in, PROBE_LEN, ctx->scratch, PROBE_LEN - 1);
-  if (r == 0)
-    r = compress_fast (ctx, window, in, len, out, out_len);
-  return r < 0 ? r : r == 0;
-}
-
-#else /* !HAVE_LIBISAL */
-
-/* zlib is not: it is asked about the first part and about samples. */
-static int
-is_noise (struct codec_deflate *ctx, unsigned window,
-          const uint8_t *in, size_t len, void *out, size_t out_len)
-{
-  size_t off;
-  int64_t r;
-
-  (void) out;
-  (void) out_len;
-  r = compress_fast (ctx, window, in, LOOK_LEN, ctx->scratch, LOOK_LEN - 1);
-  for (off = LOOK_LEN; r == 0 && off + PROBE_LEN <= len; off += LOOK_LEN)
-    r = compress_fast (ctx, window, in + off, PROBE_LEN,
-                       ctx->scratch, PROBE_LEN - 1);
-  return r < 0 ? r : r == 0;
-}
-
-#endif /* !HAVE_LIBISAL */
-
-/* Returns 0 if IN is not runs, or does not fit. */
-static int64_t
-compress_runs (struct codec_deflate *ctx, unsigned window,
-               const uint8_t *in, size_t len, void *out, size_t out_len)
-{
-  const size_t max = len / RUNS_RATIO;
-  int64_t r;
-
-  r = compress_fast (ctx, window, in, PROBE_LEN, ctx->scratch, PROBE_LEN / 16);
-  if (r <= 0)
-    return r;
-  return compress_fast (ctx, window, in, len,
-                        out, out_len < max ? out_len : max);
 }
 
 int64_t
@@ -343,24 +258,8 @@ codec_deflate_compress (struct codec_deflate **ctxp,
     if (r != 0)
       return r;
   }
-  else if (len >= SAMPLED_MIN) {
-    switch (look_at (in)) {
-    case TYPICAL:
-      break;
-    case MAYBE_NOISE:
-      r = is_noise (ctx, window, in, len, out, out_len);
-      if (r != 0)
-        return r < 0 ? r : 0;
-      break;
-    case MAYBE_RUNS:
-      if (level > ISAL_MAX_LEVEL)
-        break;
-      r = compress_runs (ctx, window, in, len, out, out_len);
-      if (r != 0)
-        return r;
-      break;
-    }
-  }
+  else if (deflate_probe_is_noise (in, len, window))
+    return 0;
   return compress_at (ctx, level, window, in, len, out, out_len);
 }
 
@@ -507,9 +406,9 @@ const char *
 codec_deflate_library (void)
 {
 #ifdef HAVE_LIBISAL
-  return "isal+zlib";
+  return "isal+own+zlib";
 #else
-  return "zlib";
+  return "own+zlib";
 #endif
 }
 

@@ -37,9 +37,10 @@ extern struct codec *codec_thread (void);
 
 /* Allowed levels of TYPE: *MIN to *MAX, and what 0 stands for.
  *
- * zlib: 1 to 9.  Levels 1 to 3 are ISA-L's of the same number where the
- * build has ISA-L, and 3 is then the default: six times as fast as
- * zlib's 6.  4 to 9 (without ISA-L: 1 to 9, default 6) are zlib's own.
+ * zlib: 1 to 9.  Levels 1 and 2 are ISA-L's of the same number where the
+ * build has ISA-L, else the package's own compressor, as is 3, the
+ * default: four times as fast as zlib's 6 and 3 % larger.  4 to 9 are
+ * zlib's.
  * zstd: 1 to ZSTD_maxCLevel (), default 3.
  */
 extern void codec_level_range (enum codec_type type,
