@@ -18,7 +18,8 @@ import glob, os, re, sys
 # From bottom to top.  Files of one group may include each other.
 LAYERS = [
     ("pure: tools", "locks ondisk epoch byteorder codec codec-internal "
-                    "codec-deflate codec-zstd qcow2-hints scope-lock "
+                    "codec-deflate codec-zstd deflate-match deflate-write "
+                    "deflate-probe qcow2-hints scope-lock "
                     "checked-overflow cleanup log"),
     ("pure: format", "header geometry entry snapshot-table reference"),
     ("storage", "backend backend-file backend-nbd disk-open image-lock "
