@@ -30,6 +30,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "admin.h"
 #include "ondisk.h"
 #include "repair.h"
 
@@ -106,26 +107,6 @@ fix_run (void *opaque, uint64_t idx, uint64_t nr,
   return r < 0 ? r : 1;
 }
 
-/* Until nothing is on its way any more. */
-static int
-commit_all (struct core *core)
-{
-  bool again = true;
-  int r;
-
-  while (again) {
-    r = commit_flush (&core->commit);
-    if (r < 0)
-      return r;
-    alloc_reclaim (&core->alloc, true);
-
-    READ_SCOPE (&core->meta);
-    again = mcache_is_dirty (core->mcache) ||
-      alloc_has_deferred (&core->alloc);
-  }
-  return 0;
-}
-
 /* Steps 3 and 4. */
 static int
 fix_references (struct core *core, enum repair_mode mode)
@@ -167,7 +148,7 @@ fix_references (struct core *core, enum repair_mode mode)
   }
   r = check_compare (&k, fix_run, &f);
   if (r == 0)
-    r = commit_all (core);
+    r = admin_settle (core);
 
  out:
   check_walk_close (&k);

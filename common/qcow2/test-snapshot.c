@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,48 +22,9 @@
 #include "core.h"
 #include "ondisk.h"
 #include "snapshot.h"
+#include "test-qemu.h"
 
-static char dir[] = "/tmp/test-snapshot-XXXXXX";
 static struct ccache *ccache;
-static unsigned nr_errors;
-static char last_error[1024];
-
-__attribute__ ((__format__ (__printf__, 1, 2))) void
-nbdkit_error (const char *fmt, ...)
-{
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (last_error, sizeof last_error, fmt, args);
-  va_end (args);
-  nr_errors++;
-}
-
-#define OK(expr)                                                \
-  do {                                                          \
-    int r_ = (expr);                                            \
-    if (r_ != 0) {                                              \
-      fprintf (stderr, "%s:%d: %s: %d \"%s\"\n",                \
-               __FILE__, __LINE__, #expr, r_, last_error);      \
-      abort ();                                                 \
-    }                                                           \
-  } while (0)
-
-__attribute__ ((__format__ (__printf__, 1, 2))) static void
-run (const char *fmt, ...)
-{
-  char command[4096];
-  va_list args;
-  int n = snprintf (command, sizeof command, "set -e; cd %s; ", dir);
-
-  va_start (args, fmt);
-  vsnprintf (command + n, sizeof command - n, fmt, args);
-  va_end (args);
-  if (system (command) != 0) {
-    fprintf (stderr, "failed: %s\n", command);
-    abort ();
-  }
-}
 
 static struct core *
 open_image (struct backend **b)
