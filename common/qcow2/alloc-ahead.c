@@ -96,6 +96,8 @@ zero_hole (struct alloc *a, uint64_t from, uint64_t to)
     n = min (to - off, ZERO_MAX);
     r = a->file->ops->zero (a->file, off, n);
   }
+  if (r == -ENOTSUP)
+    return r;                   /* nothing was done */
   if (r == 0 && !a->ahead_probed) {
     a->ahead_probed = hole_end (a->file, from, to) == to;
     if (!a->ahead_probed)
