@@ -179,8 +179,8 @@ struct table {
 static int
 table_broken (const struct table *t, const char *what, uint64_t off)
 {
-  nbdkit_error ("%s: bitmap \"%s\": %s at offset 0x%" PRIx64 " overlaps other "
-                "metadata or is not in the file; it stays marked as in use",
+  nbdkit_error ("%s: bitmap \"%s\": %s at offset 0x%" PRIx64 " is used twice, "
+                "or is not in the file; it stays marked as in use",
                 t->core->name, t->e->name, what, off);
   return -EINVAL;
 }
@@ -190,6 +190,9 @@ static bool
 is_own (const struct table *t, uint64_t off, uint64_t len)
 {
   enum overlap_kind kind;
+
+  if (!bitmaps_are_exclusive (&t->core->alloc, off, len))
+    return false;
 
   READ_SCOPE (&t->core->meta);
   kind = overlap_find (t->core->overlap, off, len);

@@ -46,6 +46,21 @@ struct bitmaps {
   size_t nr_kept;
 };
 
+bool
+bitmaps_are_exclusive (struct alloc *alloc, uint64_t off, uint64_t len)
+{
+  const unsigned bits = alloc->geo->cluster_bits;
+  uint64_t idx = off >> bits, value;
+  uint64_t end = idx + geometry_clusters (alloc->geo, len);
+
+  WRITE_SCOPE (alloc->meta);
+  for (; idx < end; ++idx) {
+    if (refcount_get_locked (alloc->refcount, idx, &value) < 0 || value != 1)
+      return false;
+  }
+  return true;
+}
+
 /* Take the auto bitmaps; what does not fit into MAX_BYTES gets no memory. */
 static int
 take_bitmaps (struct bitmaps *b, uint64_t size, uint64_t max_bytes)
@@ -101,6 +116,13 @@ bitmaps_open (const char *name, const struct geometry *geo,
   b->overlap = overlap;
   b->commit = commit;
   r = bitmaps_read_directory (name, file, geo, h, &b->directory);
+  if (r == 0 && !bitmaps_are_exclusive (alloc, h->bitmap_directory_offset,
+                                        h->bitmap_directory_size)) {
+    nbdkit_error ("%s: the bitmap directory at offset %" PRIu64 " is used "
+                  "for something else as well; the bitmaps are taken as "
+                  "inconsistent", name, h->bitmap_directory_offset);
+    r = -EINVAL;
+  }
   if (r == 0)
     r = take_bitmaps (b, h->size, max_bytes);
   if (r < 0) {
@@ -262,6 +284,8 @@ store_cluster (struct bitmaps *b, struct store *s, uint64_t i)
       if (overlap_find (b->overlap, off, b->geo->cluster_size))
         return -EINVAL;
     }
+    if (!bitmaps_are_exclusive (b->alloc, off, b->geo->cluster_size))
+      return -EINVAL;
     r = backend_pread (b->file, s->data, b->geo->cluster_size, off);
     if (r < 0)
       return r;
@@ -285,6 +309,9 @@ store_bitmap (struct bitmaps *b, struct bitmap *m)
   uint64_t i;
   int r = -ENOMEM;
 
+  if (!bitmaps_are_exclusive (b->alloc, e->table_off,
+                              (uint64_t) e->table_size * 8))
+    return -EINVAL;
   s.table = malloc ((size_t) e->table_size * 8);
   s.data = malloc (b->geo->cluster_size);
   if (s.table && s.data)

@@ -56,6 +56,14 @@ extern void bitmaps_free_directory (struct bitmap_directory *d);
 extern uint64_t bitmaps_table_size (const struct geometry *geo,
                                     uint64_t size, unsigned granularity_bits);
 
+/* Does nothing but one reference exist to each cluster of [OFF, OFF + LEN)?
+ * A hostile image may use a cluster of a bitmap twice; then a change to one
+ * use would break the other.  Takes LOCK_META exclusively.  False also if
+ * nobody can tell.
+ */
+extern bool bitmaps_are_exclusive (struct alloc *alloc, uint64_t off,
+                                   uint64_t len);
+
 struct bitmaps;
 
 /* The bitmaps of a writable image with a valid bitmaps extension.

@@ -22,6 +22,11 @@
 /* The header area is in the first cluster. */
 #define MAX_HEADER_READ (UINT64_C (1) << MAX_CLUSTER_BITS)
 
+/* Of L1 tables of snapshots that are registered as metadata, 16 bytes each
+ * at most.  65536 snapshots with 16 clusters each.
+ */
+#define MAX_SNAPSHOT_L1_CLUSTERS (UINT64_C (1) << 20)
+
 /* What ENTRY_* of which layer: unique for the life of the process. */
 static _Atomic uint64_t next_owner = 1;
 
@@ -104,32 +109,33 @@ read_snapshots (struct core *core)
   return -EINVAL;
 }
 
-/* The L1 tables of snapshots.  They are apart from each other, so together
- * they are not longer than the file: an image that lies about that must not
- * cost more time and memory.  A snapshot that is broken is left out, since
- * nothing else needs it.
+/* The L1 tables of snapshots.  They are in the file, and there are at most
+ * MAX_SNAPSHOT_L1_CLUSTERS of them: an image that lies about that, in a
+ * sparse file, must not cost more time and memory.  What is left out is not
+ * protected against writes that overlap it, but nothing else needs it.
  */
 static int
 register_snapshots (struct core *core)
 {
   int64_t size = backend_size (core->file);
-  uint64_t left, bytes;
+  uint64_t left = MAX_SNAPSHOT_L1_CLUSTERS, bytes, clusters;
   size_t i;
   int r = 0;
 
   if (size < 0)
     return size;
-  left = size;
   for (i = 0; r == 0 && i < core->snapshots.nr; ++i) {
     const struct snapshot_entry *e = &core->snapshots.entries[i];
 
     bytes = e->l1_size * UINT64_C (8);
-    if (bytes > left || e->l1_table_offset > (uint64_t) size - bytes) {
-      nbdkit_debug ("%s: snapshot \"%s\" is broken: its L1 table is not in "
-                    "the file", core->name, e->id);
+    clusters = geometry_clusters (&core->geo, bytes);
+    if (bytes > (uint64_t) size ||
+        e->l1_table_offset > (uint64_t) size - bytes || clusters > left) {
+      nbdkit_debug ("%s: the L1 table of snapshot \"%s\" is not in the file, "
+                    "or too much: it is not protected", core->name, e->id);
       continue;
     }
-    left -= bytes;
+    left -= clusters;
     r = overlap_add_locked (core->overlap, e->l1_table_offset, bytes,
                             OVERLAP_SNAPSHOT_L1);
   }

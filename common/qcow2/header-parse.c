@@ -364,6 +364,10 @@ parse_string_extension (const struct parser *p, const uint8_t *data,
   *field = copy_string (data, len);
   if (*field == NULL)
     return no_memory (p);
+  if ((*field)[0] == '\0') {    /* nothing before the first zero byte */
+    free (*field);
+    *field = NULL;
+  }
   return 0;
 }
 

@@ -36,6 +36,9 @@
 #include "refcount-slice.h"
 #include "refcount.h"
 
+/* Messages about broken blocks: a table can have a million of them. */
+#define MAX_COMPLAINTS 16
+
 /* ------------------------------------------------------------------
  * The table.
  */
@@ -195,13 +198,23 @@ refcount_take_dirty_locked (struct refcount *rc, uint8_t **buf,
  * Blocks.
  */
 
-/* One message for each broken block, whoever meets it how often. */
+/* One message for each broken block, whoever meets it how often, and not
+ * more than MAX_COMPLAINTS for an image.
+ */
 static void
 complain (struct refcount *rc, uint64_t block_idx, const char *what)
 {
   if (rc->complained[block_idx / 8] & 1U << block_idx % 8)
     return;
   rc->complained[block_idx / 8] |= 1U << block_idx % 8;
+  if (rc->nr_complaints >= MAX_COMPLAINTS)
+    return;
+  if (++rc->nr_complaints == MAX_COMPLAINTS) {
+    nbdkit_error ("%s: more refcount blocks are broken, and not reported one "
+                  "by one: check the image with qemu-img check",
+                  rc->file->name);
+    return;
+  }
   nbdkit_error ("%s: refcount block %" PRIu64 " at offset 0x%" PRIx64 " %s: "
                 "no space can be allocated or freed in its range; "
                 "check the image with qemu-img check",

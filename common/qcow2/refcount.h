@@ -30,6 +30,7 @@ struct refcount {
   uint64_t *table;              /* host order; block offsets, 0 = none */
   uint8_t *complained;          /* bit set: its entry's block is broken,
                                    and that was logged */
+  unsigned nr_complaints;       /* how often */
   uint64_t dirty_lo, dirty_hi;  /* entries changed since the last commit;
                                    empty if lo >= hi */
 };

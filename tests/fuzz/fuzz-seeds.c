@@ -191,7 +191,14 @@ bitmap_seeds (void)
   seed_write ("fuzz-bitmaps", "coarse", seed, sizeof seed);
   p[17] = 9;
   put_be64 (p + 2 * 512, FUZZ_BITMAPS_OFF + 4 * 512);
-  seed_write ("fuzz-bitmaps", "shared", seed, sizeof seed);
+  seed_write ("fuzz-bitmaps", "shared-data", seed, sizeof seed);
+  put_be64 (p + 2 * 512, FUZZ_BITMAPS_OFF + 2 * 512);
+  seed_write ("fuzz-bitmaps", "table-in-itself", seed, sizeof seed);
+  put_be64 (p + 2 * 512, 0);
+  put_be64 (p, FUZZ_BITMAPS_OFF + 3 * 512);
+  seed_write ("fuzz-bitmaps", "shared-table", seed, sizeof seed);
+  put_be64 (p, FUZZ_BITMAPS_OFF);
+  seed_write ("fuzz-bitmaps", "table-in-directory", seed, sizeof seed);
 }
 
 /* ------------------------------------------------------------------

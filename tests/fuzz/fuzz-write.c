@@ -23,6 +23,7 @@
 #define MAX_REQUEST     (128 * 1024)
 #define MAX_OPS         40
 #define OP_LEN          8
+#define MAX_MESSAGES    600     /* some for each request */
 #define CHECK_BUDGET    (UINT64_C (64) << 20)
 
 /* Options of the input. */
@@ -391,7 +392,9 @@ LLVMFuzzerTestOneInput (const uint8_t *data, size_t size)
   memset (&t, 0, sizeof t);
   t.file = image.file;
   t.data = fuzz_mem_create ("data");
+  fuzz_log_errors ();
   test_image (&t, &image);
+  FUZZ_CHECK (fuzz_log_errors () <= MAX_MESSAGES);
   backend_close (t.data);
   backend_close (t.file);
   return 0;
