@@ -168,11 +168,12 @@ grow_file (struct alloc *a, uint64_t end, const struct alloc_growth *growth)
   if (a->file->fixed_size)
     return -ENOSPC;
 
-  if (growth != NULL && growth->size > 0) {
+  if (growth != NULL && growth->size > 0 && !a->no_hint) {
     r = grow_by_hint (a, end, growth);
     if (r < 0)
       nbdkit_debug ("%s: could not allocate %" PRIu64 " bytes ahead: %s",
                     a->file->name, growth->size, strerror (-r));
+    a->no_hint = r == -ENOTSUP;
   }
   if (r < 0)
     r = grow_by_step (a, end);

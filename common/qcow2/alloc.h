@@ -56,6 +56,7 @@ struct alloc {
   uint64_t open_len;            /* so long it was when it was opened */
   uint64_t grown_off;           /* from here on the file was grown by the
                                    hint; UINT64_MAX = it was not */
+  bool no_hint;                 /* the host cannot do what the hint asks */
   bool unproven;                /* alloc_trim_file left something */
   /* Storage that cannot grow, see alloc-ahead.c. */
   bool ahead_probed;            /* zeroing is known to allocate */
