@@ -16,7 +16,6 @@ requires_qemu_img
 requires mkfs.ext2 -V
 requires mkfs.ext4 -V
 requires mkfs.xfs -V
-requires mkfs.btrfs -V
 requires_root
 
 hammer="$PYTHON $abs_top_srcdir/tests/preallocate-hammer.py"
@@ -102,6 +101,8 @@ as_much ()
 
 mounted=
 for fs in ext4 xfs btrfs ext2; do
+    # Not every distribution has btrfs.
+    if [ $fs = btrfs ] && ! mkfs.btrfs -V; then continue; fi
     rm -f "$tmpdir/fs"
     truncate -s 400M "$tmpdir/fs"
     mkfs.$fs -q "$tmpdir/fs"
