@@ -8,8 +8,8 @@
  * too high are leaks.
  *
  * For images that fit into memory; knows v2, v3, extended L2, compressed
- * clusters, external data files, internal snapshots, but no bitmaps and no
- * encryption.
+ * clusters, external data files, internal snapshots, bitmaps, and where the
+ * header of encryption is.
  */
 
 #include <config.h>
@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "crash-bitmaps.h"
 #include "crash-check.h"
 #include "ondisk.h"
 
@@ -261,6 +262,41 @@ check_snapshots (struct checker *c, uint64_t off, unsigned nr)
 }
 
 static void
+check_bitmaps (struct checker *c)
+{
+  struct crash_bitmaps list;
+  uint64_t i, j;
+
+  if (crash_bitmaps_load (c->b, &list) < 0) {
+    ERROR (c, "bitmaps: directory (%" PRIu64 ", %" PRIu64 ")",
+           UINT64_C (0), UINT64_C (0));
+    return;
+  }
+  refer (c, list.dir_off, list.dir_len, true);
+  for (i = 0; i < list.nr; ++i) {
+    const struct crash_bitmap *b = &list.bitmaps[i];
+
+    refer (c, b->table_off, b->nr_table * 8, true);
+    for (j = 0; j < b->nr_table; ++j)
+      if (b->table[j] & L2E_OFFSET_MASK)
+        refer (c, b->table[j] & L2E_OFFSET_MASK, c->cluster_size, true);
+  }
+  crash_bitmaps_free (&list);
+}
+
+static void
+check_crypto_header (struct checker *c)
+{
+  uint64_t off = crash_bitmaps_extension (c->b, EXT_CRYPTO_HEADER);
+  uint8_t *p = off ? read_bytes (c, off, CRYPTO_EXT_LEN) : NULL;
+
+  if (p)
+    refer (c, get_be64 (p + CRYPTO_EXT_OFFSET),
+           get_be64 (p + CRYPTO_EXT_LENGTH), true);
+  free (p);
+}
+
+static void
 compare (struct checker *c)
 {
   uint64_t i;
@@ -336,6 +372,8 @@ crash_check (struct backend *b, bool verbose, struct crash_check *result)
               get_be32 (h + HDR_L1_SIZE), true);
     check_snapshots (&c, get_be64 (h + HDR_SNAPSHOTS_OFFSET),
                      get_be32 (h + HDR_NB_SNAPSHOTS));
+    check_bitmaps (&c);
+    check_crypto_header (&c);
     compare (&c);
     r = 0;
   }

@@ -127,6 +127,37 @@ all_times (struct crash_run *run, size_t *nr)
   return times;
 }
 
+size_t
+crash_power_each (struct crash_run *run,
+                  void (*fn) (const struct crash_image *image, void *opaque),
+                  void *opaque)
+{
+  size_t nr_times, i, n, images = 0;
+  uint64_t *times = all_times (run, &nr_times);
+  struct crash_image image;
+
+  for (i = 0; i < nr_times; ++i) {
+    struct crash_choice choices[2 + 2 * TORN_SEEDS] = {
+      { CRASH_KEEP_NONE, 0 }, { CRASH_KEEP_ALL, 0 },
+    };
+    size_t nr = crash_run_unsynced (run, times[i]) == 0 ? 1
+      : sizeof choices / sizeof choices[0];
+
+    for (n = 0; n < TORN_SEEDS; ++n) {
+      choices[2 + n] = (struct crash_choice) { CRASH_KEEP_RANDOM, i * 9 + n };
+      choices[2 + TORN_SEEDS + n] =
+        (struct crash_choice) { CRASH_KEEP_TORN, i * 7 + n };
+    }
+    for (n = 0; n < nr; ++n, ++images) {
+      crash_run_image (run, times[i], &choices[n], &image);
+      fn (&image, opaque);
+      crash_run_image_free (&image);
+    }
+  }
+  free (times);
+  return images;
+}
+
 static void
 power_once (const struct crash_setup *setup, uint64_t seed)
 {

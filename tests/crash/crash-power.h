@@ -19,4 +19,13 @@
 /* Aborts after a report if something is wrong. */
 extern void crash_power (const struct crash_setup *setup);
 
+/* For operations that are no workload: call FN with what may be left after a
+ * power loss at every moment that RUN's log has.  Of RUN only clock, disk and
+ * data are used.  Returns the number of images.
+ */
+extern size_t crash_power_each (struct crash_run *run,
+                                void (*fn) (const struct crash_image *image,
+                                            void *opaque),
+                                void *opaque);
+
 #endif /* CRASH_POWER_H */

@@ -69,6 +69,7 @@ crash_run_open (struct crash_run *run, struct backend *file,
     core->io.backing = &run->backing;
   if (data)
     core_set_data_file (core, data);
+  core->io.crypt = s->crypt;
   return core;
 }
 
@@ -140,6 +141,9 @@ crash_run_start (struct crash_run *run, const struct crash_setup *setup,
   run->cluster_size = run->core->geo.cluster_size;
   run->buf = malloc (run->size + 1);
   assert (run->buf && crash_run_read (&run->core->io, run->buf) == 0);
+  run->initial = malloc (run->size + 1);
+  assert (run->initial != NULL);
+  memcpy (run->initial, run->buf, run->size);
   run->model = crash_model_create (run->buf, run->size);
   run->snapshots = calloc (run->core->snapshots.nr + 1, sizeof (uint8_t *));
   assert (run->snapshots != NULL);
@@ -162,6 +166,7 @@ crash_run_end (struct crash_run *run)
   for (i = 0; run->snapshots[i]; ++i)
     free (run->snapshots[i]);
   free (run->snapshots);
+  free (run->initial);
   free (run->buf);
   free (run->clock);
 }

@@ -18,10 +18,14 @@
 #include "create.h"
 #include "ccache.h"
 #include "core.h"
+#include "crypt.h"
 #include "crash-model.h"
 #include "io.h"
 
 struct crash_run;
+
+/* Of encrypted images. */
+#define CRASH_PASSPHRASE "abc"
 
 /* What is left of an image: memory. */
 struct crash_image {
@@ -34,8 +38,14 @@ struct crash_setup {
   struct backend *raw_backing;  /* under it: memory, lent; NULL = none */
   struct backend *initial_data; /* its data file: memory, lent; or NULL */
   enum codec_type codec;        /* of compressed writes */
+  struct crypt *crypt;          /* of an encrypted image: lent; or NULL */
   bool discard, detect_zeroes;
   void (*workload) (struct crash_run *run);
+  /* What else must be true of an image that is left, apart from what all have
+   * in common; its disk contains DISK.  NULL = nothing.
+   */
+  bool (*verify) (struct crash_run *run, struct backend *image,
+                  const uint8_t *disk);
 };
 
 struct crash_run {
@@ -49,6 +59,7 @@ struct crash_run {
   struct backing backing;
   struct crash_model *model;
   uint64_t size, cluster_size;
+  uint8_t *initial;             /* SIZE bytes: the disk at the beginning */
   uint8_t *buf;                 /* SIZE bytes */
   uint8_t **snapshots;          /* what is in each; NULL-terminated */
 };

@@ -31,6 +31,9 @@
 #define NO_DATA_FILE \
   "\"data-file\":{\"driver\":\"null-co\",\"size\":\"1T\"},"
 
+#define SECRET "--object secret,id=s,data=" CRASH_PASSPHRASE
+#define KEY_SECRET "\"encrypt.key-secret\":\"s\","
+
 /* Exit codes of qemu-img check: 0 clean (or repaired), 3 leaks only. */
 void
 crash_verify_qemu (const struct crash_run *run, struct backend *image,
@@ -51,10 +54,12 @@ crash_verify_qemu (const struct crash_run *run, struct backend *image,
             (int) getpid ());
   assert (backend_mem_save (image, path) == 0);
   /* Backing and data file exist in memory only. */
-  snprintf (cmd, sizeof cmd, "qemu-img check -q %s 'json:{\"driver\":\"qcow2\","
-            "\"backing\":null,%s\"file\":{\"driver\":\"file\","
+  snprintf (cmd, sizeof cmd, "qemu-img check -q %s %s 'json:{\"driver\":"
+            "\"qcow2\",\"backing\":null,%s%s\"file\":{\"driver\":\"file\","
             "\"filename\":\"%s\"}}' >/dev/null 2>%s.err",
-            dirty ? "-r all" : "", run->data ? NO_DATA_FILE : "", path, path);
+            dirty ? "-r all" : "", run->setup->crypt ? SECRET : "",
+            run->setup->crypt ? KEY_SECRET : "",
+            run->data ? NO_DATA_FILE : "", path, path);
   r = system (cmd);
   if (!WIFEXITED (r) || (WEXITSTATUS (r) != 0 &&
                          !(WEXITSTATUS (r) == 3 && leaks_allowed))) {
@@ -139,13 +144,17 @@ can_be_used (struct crash_run *run, const struct crash_image *image,
       r = -EILSEQ;
   }
   if (r == 0)
+    r = crash_run_read (&core->io, run->buf);
+  if (r == 0)
     r = core_finish (core);
   core_close (core);
   if (r < 0) {
     fprintf (stderr, "it cannot be used any more: %s\n", strerror (-r));
     return false;
   }
-  return crash_verify_metadata (image->file, leaks, &check);
+  return crash_verify_metadata (image->file, leaks, &check) &&
+    (run->setup->verify == NULL ||
+     run->setup->verify (run, image->file, run->buf));
 }
 
 bool
@@ -165,6 +174,8 @@ crash_verify_image (struct crash_run *run, const struct crash_image *image,
   }
   ok = crash_verify_content (run, core);
   core_close (core);
+  if (ok && run->setup->verify)
+    ok = run->setup->verify (run, image->file, run->buf);
   if (ok && nr % QEMU_EVERY == 0)
     crash_verify_qemu (run, image->file, max_leaks > 0, check.dirty);
   /* One that is marked dirty has to be repaired first. */

@@ -84,6 +84,7 @@ main (void)
   test ("snapshots-4k", "cluster_size=4k", 512, 4);
   test ("snapshots-64k", "cluster_size=64k", 768, 64);
   test ("snapshots-64k-v2", "cluster_size=64k,compat=0.10", 768, 64);
+  test ("snapshots-64k-lazy", "cluster_size=64k,lazy_refcounts=on", 768, 64);
   test ("snapshots-64k-subclusters", "cluster_size=64k,extended_l2=on",
         768, 64);
   return 0;

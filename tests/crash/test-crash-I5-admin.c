@@ -2,8 +2,8 @@
 /* Power loss during snapshot and resize operations (I5: the header is the
  * switch).  At every moment, with any of the open calls lost, kept or torn,
  * the disk is what it was before or what it is after; the other snapshots
- * are what they were; and metadata has no errors but what the dirty bit
- * announces and a repair cures.
+ * are what they were; a bitmap that looks valid knows of all changes; and
+ * metadata has no errors but what the dirty bit announces and a repair cures.
  */
 
 #include <config.h>
@@ -17,13 +17,13 @@
 
 #include "backend-crash.h"
 #include "backend-mem.h"
+#include "crash-bitmaps.h"
 #include "crash-check.h"
+#include "crash-power.h"
 #include "crash-run.h"
 #include "repair.h"
 #include "resize.h"
 #include "snapshot.h"
-
-#define NR_RANDOM 4
 
 enum op { CREATE, APPLY, DELETE, GROW, GROW_L1, SHRINK, NR_OPS };
 
@@ -56,7 +56,7 @@ run_op (struct core *core, enum op op)
   case APPLY: return snapshot_apply (core, "one");
   case DELETE: return snapshot_delete (core, "one");
   case GROW: return resize_image (core, core->header.size + 65536, false);
-  case GROW_L1: return resize_image (core, core->header.size * 64, false);
+  case GROW_L1: return resize_image (core, core->header.size * 5, false);
   case SHRINK: return resize_image (core, core->header.size / 3, true);
   default: abort ();
   }
@@ -125,6 +125,21 @@ same_content (const struct content *a, const struct content *b)
   return true;
 }
 
+/* The number of valid bitmaps, which must know what changed since BEFORE. */
+static size_t
+valid_bitmaps (struct backend *image, const struct content *before,
+               const struct content *now)
+{
+  size_t nr;
+  bool ok;
+
+  nr = crash_bitmaps_valid (image, before->disk, now->disk,
+                            before->size < now->size ? before->size
+                            : now->size, &ok);
+  assert (ok);
+  return nr;
+}
+
 static void
 verify_content (struct backend *image, const struct content *before,
                 const struct content *after)
@@ -139,6 +154,7 @@ verify_content (struct backend *image, const struct content *before,
     fprintf (stderr, "the content is neither old nor new\n");
     abort ();
   }
+  valid_bitmaps (image, before, &now);
   free_content (&now);
 }
 
@@ -172,71 +188,54 @@ verify (struct backend *image, const struct content *before,
   verify_content (image, before, after);
 }
 
+struct expected {
+  struct content before, after;
+  bool v2;
+};
+
 static void
-power_loss (struct backend *disk, enum op op, const struct content *before,
-            const struct content *after, bool v2)
+verify_image (const struct crash_image *image, void *opaque)
 {
-  uint64_t *times;
-  size_t nr, i, n, open_calls;
-  unsigned long images = 0;
+  const struct expected *e = opaque;
 
-  assert (backend_crash_times (disk, &times, &nr) == 0);
-  for (i = 0; i < nr; i++) {
-    struct crash_choice choices[2 + 2 * NR_RANDOM] = {
-      { CRASH_KEEP_NONE, 0 }, { CRASH_KEEP_ALL, 0 },
-    };
-
-    for (n = 0; n < NR_RANDOM; n++) {
-      choices[2 + n] = (struct crash_choice) { CRASH_KEEP_RANDOM, i * 9 + n };
-      choices[2 + NR_RANDOM + n] =
-        (struct crash_choice) { CRASH_KEEP_TORN, i * 7 + n };
-    }
-    open_calls = backend_crash_unsynced (disk, times[i]);
-    for (n = 0; n < (open_calls ? 2 + 2 * NR_RANDOM : 1); n++, images++) {
-      struct backend *image;
-
-      assert (backend_crash_image (disk, times[i], &choices[n],
-                                   &image) == 0);
-      verify (image, before, after, v2);
-      backend_close (image);
-    }
-  }
-  free (times);
-  printf ("%s: %zu moments, %lu images\n", op_names[op], nr, images);
+  verify (image->file, &e->before, &e->after, e->v2);
 }
 
 static void
-test_op (struct backend *initial, enum op op, bool v2)
+test_op (struct backend *initial, enum op op, bool v2, size_t bitmaps)
 {
   struct crash_clock clock = { .now = 0 };
-  struct backend *mem, *disk;
-  struct content before, after;
+  struct crash_run run = { .clock = &clock };
+  struct expected e = { .v2 = v2 };
+  struct backend *mem;
   struct core *core;
 
-  assert (read_content (initial, &before));
+  assert (read_content (initial, &e.before));
   assert (backend_mem_clone (initial, &mem) == 0);
-  assert (backend_crash_create (mem, &clock, &disk) == 0);
-  core = open_core (disk, true);
+  assert (backend_crash_create (mem, &clock, &run.disk) == 0);
+  core = open_core (run.disk, true);
   assert (core != NULL);
   assert (run_op (core, op) == 0);
   assert (core_finish (core) == 0);
   core_close (core);
-  assert (read_content (disk, &after));
-  assert (!same_content (&before, &after));
-  power_loss (disk, op, &before, &after, v2);
-  backend_close (disk);
-  free_content (&before);
-  free_content (&after);
+  assert (read_content (run.disk, &e.after));
+  assert (!same_content (&e.before, &e.after));
+  assert (valid_bitmaps (run.disk, &e.before, &e.after) == bitmaps);
+  printf ("%s: %zu images\n", op_names[op],
+          crash_power_each (&run, verify_image, &e));
+  backend_close (run.disk);
+  free_content (&e.before);
+  free_content (&e.after);
 }
 
 static void
-test (const char *options, unsigned size_k, bool v2)
+test (const char *options, unsigned size_k, bool v2, bool bitmap)
 {
   struct backend *initial;
   char path[64];
   int op;
 
-  printf ("%s\n", options);
+  printf ("%s%s\n", options, bitmap ? ", with a bitmap" : "");
   snprintf (path, sizeof path, "test-crash-admin.%d", (int) getpid ());
   crash_run_command ("qemu-img create -q -f qcow2 -o %s %s %uk",
                      options, path, size_k);
@@ -245,6 +244,8 @@ test (const char *options, unsigned size_k, bool v2)
                      "%s >/dev/null", size_k / 3, size_k / 2,
                      size_k - 100, path);
   crash_run_command ("qemu-img snapshot -c one %s", path);
+  if (bitmap)
+    crash_run_command ("qemu-img bitmap --add -g 512 %s bitmap", path);
   crash_run_command ("qemu-io -f qcow2 -c 'write -P 4 10k %uk' "
                      "-c 'discard 0 64k' %s >/dev/null", size_k / 4, path);
   crash_run_command ("qemu-img snapshot -c two %s", path);
@@ -253,7 +254,7 @@ test (const char *options, unsigned size_k, bool v2)
   initial = crash_run_load (path);
   unlink (path);
   for (op = 0; op < (v2 ? GROW : NR_OPS); op++)
-    test_op (initial, op, v2);
+    test_op (initial, op, v2, bitmap);
   backend_close (initial);
 }
 
@@ -267,10 +268,12 @@ main (void)
     return 77;
   }
   assert (ccache_create (1 << 20, &ccache) == 0);
-  test ("cluster_size=64k", 2048, false);
-  test ("cluster_size=4k,refcount_bits=64", 1024, false);
-  test ("cluster_size=64k,extended_l2=on,lazy_refcounts=on", 2048, false);
-  test ("cluster_size=64k,compat=0.10", 2048, true);
+  test ("cluster_size=64k", 2048, false, false);
+  test ("cluster_size=64k", 2048, false, true);
+  test ("cluster_size=4k,refcount_bits=64", 1024, false, false);
+  test ("cluster_size=64k,extended_l2=on,lazy_refcounts=on", 2048, false,
+        false);
+  test ("cluster_size=64k,compat=0.10", 2048, true, false);
   ccache_free (ccache);
   return 0;
 }

@@ -106,5 +106,10 @@ main (void)
   o.data_file_raw = true;
   test ("data-file-raw-4k", &o, mixed, false);
   test ("data-file-raw-4k", &o, mixed, true);
+  o.data_file_raw = false;
+  o.size = 500000;
+  o.cluster_size = 65536;
+  o.extended_l2 = o.lazy_refcounts = true;
+  test ("data-file-64k-subclusters-lazy", &o, mixed, false);
   return 0;
 }
