@@ -6,6 +6,9 @@
 #include <errno.h>
 #include <string.h>
 
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
 #include "fuzz-disk.h"
 #include "ondisk.h"
 
@@ -77,10 +80,18 @@ fuzz_disk_close (struct fuzz_disk *disk)
   return r;
 }
 
+static void
+problem (void *opaque, const char *text)
+{
+  (void) opaque;
+  nbdkit_debug ("check: %s", text);
+}
+
 bool
 fuzz_disk_check (struct backend *file, uint64_t budget,
                  struct check_result *res)
 {
+  const struct check_options opts = { .problem = problem };
   const bool writable = file->writable;
   struct fuzz_disk disk;
   int r;
@@ -89,7 +100,7 @@ fuzz_disk_check (struct backend *file, uint64_t budget,
   r = fuzz_disk_open (file, NULL, FUZZ_DISK_ADMIN, &disk);
   if (r == 0) {
     fuzz_mem_read_budget (file, budget);
-    r = check_run (disk.core, NULL, res);
+    r = check_run (disk.core, &opts, res);
     if (fuzz_disk_close (&disk) < 0)
       abort ();
     fuzz_mem_read_budget (file, UINT64_MAX);

@@ -39,4 +39,10 @@ extern int fuzz_disk_close (struct fuzz_disk *disk);
 extern bool fuzz_disk_check (struct backend *file, uint64_t budget,
                              struct check_result *res);
 
+/* Is a host cluster of CORE, which is open for writing, used for two things
+ * in the same layer?  True also if that takes too long to find out.
+ * (fuzz-alias.c)
+ */
+extern bool fuzz_disk_is_aliased (const struct core *core);
+
 #endif /* FUZZ_DISK_H */
