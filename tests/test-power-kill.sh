@@ -2,9 +2,8 @@
 # nbdkit-qcow2
 # SPDX-License-Identifier: BSD-3-Clause
 
-# kill -9 of each stack under load: what was written is there, as nothing
-# is held back that was flushed, and the image has leaks at most.  The next
-# server goes on with that image.
+# kill -9 of each stack under load: what was flushed is there, all else is old
+# or new, and the image has leaks at most.  The next server goes on with it.
 
 source ./functions.sh
 set -e

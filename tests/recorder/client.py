@@ -10,6 +10,7 @@ which of two writes is the newer one; they share clusters all the time.
 
 import os
 import random
+import time
 
 import nbd
 
@@ -36,6 +37,7 @@ class Client:
         self.zeroes = set()     # ids of zero requests
         self.failed = 0         # requests that the server refused
         self.acknowledged = 0
+        self.deadline = 0
 
     def note(self, kind, flags, ident, off=0, length=0):
         os.write(self.log, HEADER.pack(MAGIC, kind, 0, flags, 0, 0,
@@ -115,6 +117,8 @@ class Client:
             h.aio_trim(length, off, done, flags)
 
     def poll(self, timeout):
+        if time.time() > self.deadline:
+            raise RuntimeError("requests without an answer")
         for h in self.conns:
             if h.aio_in_flight() > 0:
                 h.poll(timeout)
@@ -122,6 +126,7 @@ class Client:
     def run(self, requests, depth=12):
         """Until so many requests were sent.  False: the server went away."""
         end = self.next_id + requests
+        self.deadline = time.time() + 200
         flush_share = self.rnd.choice((.01, .03, .1))
         try:
             while self.next_id < end:

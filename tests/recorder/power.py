@@ -7,6 +7,7 @@
     power.py [options] STACK:KIND...       serve and write, then cut
     power.py [options] --job KIND:JOB...   cut during resize, repair...
     power.py [options] --kill STACK:KIND...    kill -9 instead
+    power.py [options] --fault STACK:KIND...   calls that fail instead
     power.py --minutes N --all             everything, again and again
 
 A recorder below the server notes each change of the image.  From its log
@@ -23,6 +24,7 @@ sector that was flushed; see shadow.py.  scenarios.py has the names.
 """
 
 import argparse
+import collections
 import json
 import os
 import random
@@ -36,134 +38,20 @@ sys.dont_write_bytecode = True
 
 from client import Client
 from recording import Disk, Fate, Recording
-from scenarios import (IMAGE, JOBS, KINDS, STACKS, create,
-                       image_options, is_possible, job_is_possible, qemu_img)
+from scenarios import (IMAGE, JOBS, KINDS, STACKS, create, is_possible,
+                       job_is_possible, qemu_img)
 from shadow import Shadow, parse
-
-CLEAN, LEAKS = 0, 3             # exit codes of both checks
-PATIENCE = 120                  # seconds, for anything
-
-
-class Failure(Exception):
-    """A promise was broken."""
+from stack import (CLEAN, LEAKS, PATIENCE, Failure, NotStarted, Server, contents,
+                   is_dirty, own_check, own_job, qemu_check, repair, said)
 
 
-def builddir():
-    return os.environ["abs_top_builddir"]
-
-
-class Server:
-    """nbdkit under the recorder."""
-
-    def __init__(self, directory, args, log, files, run=None):
-        self.directory = directory
-        self.sock = os.path.join(directory, "sock")
-        pidfile = os.path.join(directory, "pid")
-        for f in (self.sock, pidfile):
-            if os.path.exists(f):
-                os.unlink(f)
-        env = dict(os.environ)
-        shim = os.path.join(builddir(), "tests/recorder/.libs/recorder.so")
-        if not os.path.exists(shim):
-            raise Failure(shim + " was not built")
-        env["LD_PRELOAD"] = ":".join(
-            filter(None, [env.get("LD_PRELOAD"), shim]))
-        env["RECORDER_LOG"] = log
-        env["RECORDER_FILES"] = ":".join(os.path.join(directory, f)
-                                         for f in files)
-        with open(log, "wb"):
-            pass
-        socket = ["-U", "-"] if run else ["-U", self.sock]
-        self.process = subprocess.Popen(
-            ["nbdkit", "-f", "-P", pidfile, *socket, *args] +
-            (["--run", run] if run else []), cwd=directory, env=env)
-        if run:
-            return
-        end = time.time() + PATIENCE
-        while not os.path.exists(pidfile) or os.path.getsize(pidfile) == 0:
-            if self.process.poll() is not None or time.time() > end:
-                raise Failure("the server did not start")
-            time.sleep(.005)
-
-    def stop(self, kill=False):
-        if kill:
-            self.process.kill()
-        else:
-            self.process.terminate()
-        return self.wait()
-
-    def wait(self):
-        try:
-            return self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise Failure("the server did not end") from None
-
-
-said = []                       # what programs said of the last image
-
-
-def run(args, directory):
-    """The exit code."""
-    r = subprocess.run(args, cwd=directory, timeout=PATIENCE,
-                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                       stderr=subprocess.STDOUT)
-    said.append("%s\n%s" % (" ".join(args), r.stdout.decode(errors="replace")))
-    return r.returncode
-
-
-def own_check(directory, kind):
-    """The exit code of our check."""
-    return run(["nbdkit", "-f", "-U", "-", "qcow2", IMAGE, *kind.parameters,
-                "check=true"], directory)
-
-
-def qemu_check(directory, kind, *how):
-    return run(["qemu-img", "check", *how, *image_options(kind, directory)],
-               directory)
-
-
-def own_job(directory, kind, *parameters):
-    """Something that the plugin does to an image before it serves."""
-    if run(["nbdkit", "-U", "-", "qcow2", IMAGE, *kind.parameters,
-            *parameters, "--run", "true"], directory) != 0:
-        raise Failure("this failed: " + " ".join(parameters))
-
-
-def contents(directory, kind, ours=False, snapshot=None):
-    """The guest's disk, read by qemu-img or by the plugin."""
-    raw = os.path.join(directory, "contents.raw")
-    if ours:
-        args = ["snapshot=" + snapshot] if snapshot else []
-        if run(["nbdkit", "-r", "-U", "-", "qcow2", IMAGE, *kind.parameters,
-                *args, "--run", 'nbdcopy "$uri" contents.raw'],
-               directory) != 0:
-            raise Failure("the plugin cannot read the image")
-    else:
-        args = ["-l", "snapshot.name=" + snapshot] if snapshot else []
-        qemu_img("convert", "-O", "raw", *args,
-                 *image_options(kind, directory), raw, cwd=directory)
-    with open(raw, "rb") as f:
-        data = f.read()
-    os.unlink(raw)
-    return data
-
-
-def is_dirty(directory):
-    """Does the header say that refcounts may be wrong?"""
-    with open(os.path.join(directory, IMAGE), "rb") as f:
-        header = f.read(80)
-    return header[7] == 2 or header[79] & 1
-
-
-def repair(directory, kind, ours):
-    """As QEMU and the plugin do it when they open a dirty image.  QEMU 7.2
-    drops all snapshots when it repairs an image that has bitmaps."""
-    if ours or kind.has("bitmaps"):
-        own_job(directory, kind, "repair=all")
-    else:
-        qemu_check(directory, kind, "-r", "all")
+# Calls, error, how many (0: from then on all).
+FAULTS = ([(calls, error, count) for calls in "rwsft"
+           for error in ("EIO", "ENOSPC") for count in (1, 0)] +
+          [(calls, "SHORT", count) for calls in "rw" for count in (1, 0)] +
+          [(calls, "EINTR", 3) for calls in "rwsft"])
+# The first one of them is below.
+FAULT_RANGE = {"r": 60, "w": 300, "s": 30, "f": 8, "t": 3}
 
 
 class Case:
@@ -184,6 +72,8 @@ class Case:
         self.snapshots = {}     # name -> contents
         self.cuts = 0
         self.acknowledged = 0
+        self.failed = 0
+        self.fault = ""
         create(self.kind, self.live)
         self.initial = contents(self.live, self.kind)
 
@@ -196,9 +86,17 @@ class Case:
 
     # --- One round ---
 
-    def load(self, args, requests, kill=False):
-        """Serve and write.  Returns the client and whether it ended well."""
-        server = Server(self.live, args, self.log, self.kind.files())
+    def load(self, args, requests, kill=False, fault=None):
+        """Serve and write.  Returns the client."""
+        server = Server(self.live, args, self.log, self.kind.files(),
+                        fault=fault)
+        try:
+            return self.load_from(server, requests, kill, fault)
+        except BaseException:
+            server.process.kill()
+            raise
+
+    def load_from(self, server, requests, kill, fault):
         client = Client("nbd+unix:///?socket=" + server.sock, self.log,
                         self.rnd.randrange(1 << 30), self.next_id,
                         self.kind.cluster)
@@ -210,7 +108,9 @@ class Case:
             killer.wait()
             server.wait()
         else:
-            if not client.run(requests) or client.failed:
+            if not client.run(requests):
+                raise Failure("the server went away")
+            if client.failed and not fault:
                 raise Failure("%d requests failed" % client.failed)
             client.close(flush=self.rnd.random() < .5)
             if server.stop() != 0:
@@ -248,19 +148,19 @@ class Case:
         return Shadow(parse(self.initial), recording.client,
                       client.zeroes if client else frozenset())
 
-    def power_cuts(self, before, client, verify):
+    def power_cuts(self, before, client, verify, count=None):
         """Cut the power while the log was made.  BEFORE: the files at its
-        beginning.  Returns the files of one of the cuts."""
+        beginning.  Returns the files of one of the cuts, and the disk."""
         recording = Recording(self.log, len(before), self.options.lie)
         shadow = self.shadow(recording, client)
         disks = [Disk(b, r) for b, r in zip(before, recording.files)]
-        times = self.moments(recording, self.options.cuts)
+        times = self.moments(recording, count or self.options.cuts)
         chosen = self.rnd.randrange(len(times))
         keep = None
         for i, now in enumerate(times):
             mode = self.rnd.choice(Fate.MODES)
-            self.what = "cut before record %d of %d, %s" % (
-                now, recording.length, mode)
+            self.what = "%scut before record %d of %d, %s" % (
+                self.fault, now, recording.length, mode)
             fate = Fate(self.rnd, mode)
             files = [d.cut(now, fate) for d in disks]
             self.put_files(self.cut, files)
@@ -351,10 +251,14 @@ class Case:
 
     # --- Kinds of cases ---
 
-    def run_load(self, stack):
-        filters, parameters = STACKS[stack]
-        args = (["--filter=" + f for f in filters] + ["qcow2", IMAGE] +
+    def stack(self, name):
+        """Arguments of nbdkit."""
+        filters, parameters = STACKS[name]
+        return (["--filter=" + f for f in filters] + ["qcow2", IMAGE] +
                 self.kind.parameters + parameters)
+
+    def run_load(self, stack):
+        args = self.stack(stack)
         for n in range(self.options.rounds):
             if self.kind.has("snapshots") and n % 2 == 0:
                 self.take_snapshot("s%d" % n)
@@ -365,10 +269,41 @@ class Case:
             self.put_files(self.live, files)
             self.initial = data
 
+    def run_faults(self, stack):
+        """System calls fail: nothing that a flush confirmed is lost, and the
+        next server finds an image that has leaks at most.  Also if power
+        fails as well."""
+        args = self.stack(stack)
+        faults = list(FAULTS)
+        self.rnd.shuffle(faults)
+        for n, (calls, error, count) in enumerate(faults[:self.options.cuts]):
+            first = self.rnd.randrange(FAULT_RANGE[calls])
+            fault = "%s,%s,%d,%d" % (calls, error, first, count)
+            self.fault = "fault %s, " % fault
+            self.what = self.fault + "no cut"
+            said.clear()
+            before = self.read_files()
+            try:
+                client = self.load(args, self.options.requests, fault=fault)
+            except NotStarted:
+                self.cuts += 1
+                continue
+            recording = Recording(self.log, len(self.kind.files()))
+            shadow = self.shadow(recording, client)
+            if error == "EINTR" or error == "SHORT":
+                # No error at all: the call is to be repeated.
+                if client.failed:
+                    raise Failure("%d requests failed" % client.failed)
+                shadow.settle()
+            else:
+                shadow.advance(recording.length)
+            self.failed += client.failed
+            data = self.verify(self.live, shadow, n)
+            self.power_cuts(before, client, self.verify, 1)
+            self.initial = data
+
     def run_kill(self, stack):
-        filters, parameters = STACKS[stack]
-        args = (["--filter=" + f for f in filters] + ["qcow2", IMAGE] +
-                self.kind.parameters + parameters)
+        args = self.stack(stack)
         for n in range(self.options.rounds):
             if self.kind.has("snapshots") and n % 2 == 0:
                 self.take_snapshot("s%d" % n)
@@ -411,9 +346,7 @@ class Case:
         """An image as a power cut leaves it, for repair."""
         before = self.read_files()
         client = self.load(args, self.options.requests)
-        wanted, self.options.cuts = self.options.cuts, 3
-        files, self.initial = self.power_cuts(before, client, self.verify)
-        self.options.cuts = wanted
+        files, self.initial = self.power_cuts(before, client, self.verify, 3)
         self.put_files(self.live, files)
 
     def verify_job(self, directory, number, after):
@@ -441,9 +374,11 @@ def run_case(options, word):
             case.run_job(second)
         elif options.kill:
             case.run_kill(first)
+        elif options.fault:
+            case.run_faults(first)
         else:
             case.run_load(first)
-    except (Failure, subprocess.SubprocessError) as e:
+    except (Failure, RuntimeError, subprocess.SubprocessError) as e:
         print("".join(said))
         print("%s, seed %d: %s: %s" % (word, options.seed, case.what, e))
         if options.keep:
@@ -453,8 +388,11 @@ def run_case(options, word):
         return 0, False
     finally:
         case.close()
-    print("%s: %d cuts, %d requests, %.1f seconds" %
-          (word, case.cuts, case.acknowledged, time.time() - start))
+    what = ("faults" if options.fault else "kills" if options.kill
+            else "cuts")
+    print("%s: %d %s, %d requests, %d failed, %.1f seconds" %
+          (word, case.cuts, what, case.acknowledged, case.failed,
+           time.time() - start))
     sys.stdout.flush()
     return case.cuts, True
 
@@ -467,10 +405,15 @@ def everything(options):
                 if is_possible(stack, kind):
                     yield {}, stack + ":" + kind
                     yield {"kill": True}, stack + ":" + kind
+                    yield {"fault": True}, stack + ":" + kind
             for job in JOBS:
                 if job_is_possible(kind, job):
                     yield {"job": True}, kind + ":" + job
         options.seed += 1
+
+
+NAMES = {"cut": "power cuts", "job": "power cuts during jobs",
+         "kill": "kills", "fault": "faults"}
 
 
 def main():
@@ -478,6 +421,7 @@ def main():
     p.add_argument("case", nargs="*")
     p.add_argument("--job", action="store_true")
     p.add_argument("--kill", action="store_true")
+    p.add_argument("--fault", action="store_true")
     p.add_argument("--all", action="store_true")
     p.add_argument("--minutes", type=float, default=15)
     p.add_argument("--rounds", type=int, default=2)
@@ -490,16 +434,20 @@ def main():
     words = (everything(options) if options.all
              else (({}, w) for w in options.case))
     end = time.time() + 60 * options.minutes
-    total = bad = cases = 0
+    total = collections.Counter()
+    bad = cases = 0
     for more, word in words:
         if options.all and time.time() > end:
             break
-        cuts, good = run_case(
-            argparse.Namespace(**{**vars(options), **more}), word)
-        total += cuts
+        opts = argparse.Namespace(**{**vars(options), **more})
+        cuts, good = run_case(opts, word)
+        total["job" if opts.job else "kill" if opts.kill else
+              "fault" if opts.fault else "cut"] += cuts
         cases += 1
         bad += not good
-    print("%d cases, %d cuts, %d failures" % (cases, total, bad))
+    print("%d cases, %d failures; %s" % (
+        cases, bad, ", ".join("%d %s" % (n, NAMES[what])
+                              for what, n in total.items())))
     sys.exit(1 if bad else 0)
 
 

@@ -9,8 +9,8 @@
  *                  number FIRST (from 0) and those after it, COUNT together
  *                  (0 = for ever), fail with ERROR.  CALLS has the letters
  *                  r (read) w (write) s (sync) f (fallocate) t (truncate);
- *                  ERROR is EIO, ENOSPC, EINTR, or SHORT (half of the bytes
- *                  are read or written)
+ *                  ERROR is EIO, ENOSPC, EINTR, or SHORT (part of the bytes
+ *                  is read or written)
  * RECORDER_ARMED   the calls are counted only while this file exists
  *
  * Invariant: a change of the files that is not understood here (another
@@ -247,6 +247,17 @@ iov_size (const struct iovec *iov, int n)
   return sum;
 }
 
+/* About half, to a border of sectors of the file: disks write sectors as a
+ * whole.
+ */
+static size_t
+short_length (off_t off, size_t len)
+{
+  off_t end = (off + (off_t) len / 2) | 511;
+
+  return end + 1 < off + (off_t) len ? (size_t) (end + 1 - off) : len;
+}
+
 /* All writes end here. */
 static ssize_t
 write_at (int fd, const struct iovec *iov, int n, off_t off, int flags)
@@ -269,7 +280,7 @@ write_at (int fd, const struct iovec *iov, int n, off_t off, int flags)
       return -1;
     }
     half.iov_base = iov->iov_base;
-    half.iov_len = (iov->iov_len + 1) / 2;
+    half.iov_len = short_length (off, iov->iov_len);
     iov = &half;
     n = 1;
   }
@@ -344,12 +355,13 @@ sync_file (int fd, int (*real) (int))
 
   if (file == NO_FILE)
     return real (fd);
+  id = begin (RECORD_SYNC, file, 0, 0, 0, NULL, 0);
   if (is_faulty ('s') && fault.error != 0) {
     errno = fault.error;
-    return -1;
+    r = -1;
   }
-  id = begin (RECORD_SYNC, file, 0, 0, 0, NULL, 0);
-  r = real (fd);
+  else
+    r = real (fd);
   end (RECORD_SYNC, file, id, r);
   return r;
 }

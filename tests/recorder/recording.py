@@ -11,6 +11,7 @@ some of its 512-byte sectors, or just the growth of the file that came with
 it.
 """
 
+import errno
 import struct
 
 HEADER = struct.Struct("=IHHIIIIQQQq")
@@ -61,9 +62,14 @@ class File:
         self.ended = []
         self.covered = 0        # this many of self.ended are stable
 
-    def sync_ended(self, covers, now):
+    def sync_ended(self, covers, now, result):
+        """The kernel reports a failure once: no later sync covers what this
+        one should have."""
+        if result in (-errno.EINTR, -errno.EAGAIN):
+            return
         for call in self.ended[self.covered:covers]:
-            call.stable = min(call.stable, now)
+            if result == 0:
+                call.stable = min(call.stable, now)
         self.covered = max(self.covered, covers)
 
 
@@ -111,8 +117,8 @@ class Recording:
             self._open[pid, ident] = call
         elif op == SYNC:
             covers = self._open.pop((pid, ident))
-            if result == 0 and not self._lie:
-                self.files[file].sync_ended(covers, now)
+            if not self._lie:
+                self.files[file].sync_ended(covers, now, result)
             self.syncs.append(now)
         else:
             call = self._open.pop((pid, ident))
