@@ -32,7 +32,7 @@
 #define MAX_WINDOW 32768
 #define MAX_HASH_BITS 14        /* for a large window */
 #define HASH_BITS 13            /* for a small one: level 1 cache */
-#define HASH3_BITS 12
+#define HASH3_BITS 11
 
 /* A match of 3 bytes takes more bits than they do if it is farther. */
 #define MAX_DIST3 4096
@@ -218,8 +218,9 @@ add (struct deflate_write_block *block, size_t literals,
   seq->len = match->len;
   seq->dist = match->dist;
   if (match->len) {
+    seq->dist_sym = deflate_write_dist_symbol (match->dist);
     block->lengths[match->len - DEFLATE_WRITE_MIN_MATCH]++;
-    block->dists[deflate_write_dist_symbol (match->dist)]++;
+    block->dists[seq->dist_sym]++;
   }
 }
 

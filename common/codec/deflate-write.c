@@ -421,62 +421,82 @@ put_header (struct deflate_write *w, const struct header *h)
   drain (w);
 }
 
+/* A word and its length, in one load. */
 static inline void
-put_literal (struct deflate_write *w, const struct code *litlen, uint8_t byte)
+put_packed (struct deflate_write *w, uint32_t packed)
 {
-  put (w, litlen->word[byte], litlen->len[byte]);
+  put (w, packed >> 8, packed & 255);
 }
 
 static inline void
-put_dist (struct deflate_write *w, const struct code *code, unsigned dist)
+put_dist (struct deflate_write *w, const struct code *code,
+          const struct deflate_write_seq *seq)
 {
-  const unsigned sym = deflate_write_dist_symbol (dist);
-  const unsigned nr = dist_extra (sym);
+  const unsigned nr = dist_extra (seq->dist_sym);
 
-  put (w, code->word[sym], code->len[sym]);
-  put (w, (dist - 1) & ((1U << nr) - 1), nr);
+  put (w, code->word[seq->dist_sym], code->len[seq->dist_sym]);
+  put (w, (seq->dist - 1) & ((1U << nr) - 1), nr);
 }
 
-/* At most 10 + 3 * 15 bits, or 7 + 20 + 28, are put between two drains. */
+/* Words for all literals and, with their extra bits, lengths less 3. */
+struct words {
+  uint32_t literals[256], lengths[256];
+};
+
+static void
+pack_words (struct words *words, const struct code *litlen)
+{
+  unsigned i, extra;
+
+  for (i = 0; i < 256; ++i) {
+    const unsigned sym = length_symbol (i, &extra);
+    const unsigned n = litlen->len[257 + sym];
+
+    words->literals[i] = (uint32_t) litlen->word[i] << 8 | litlen->len[i];
+    words->lengths[i] = (litlen->word[257 + sym] | extra << n) << 8 |
+      (n + length_extra (sym));
+  }
+}
+
+/* Between two drains are at most 10 + 3 * 15 bits of literals, or 7 bits,
+ * 2 * 15 of literals and 20 of a length, or 7 and 28 of a distance.
+ */
 static void
 put_tokens (struct deflate_write *out,
             const struct deflate_write_block *block, const uint8_t *plain,
             const struct code *litlen, const struct code *dist)
 {
   struct deflate_write w = *out;
-  struct { uint32_t bits, nr; } lengths[256];
-  unsigned extra;
+  struct words words;
   size_t i;
 
-  for (i = 0; i < 256; ++i) {
-    const unsigned sym = length_symbol (i, &extra);
-    const unsigned n = litlen->len[257 + sym];
-
-    lengths[i].bits = litlen->word[257 + sym] | extra << n;
-    lengths[i].nr = n + length_extra (sym);
-  }
+  pack_words (&words, litlen);
   for (i = 0; i < block->nr; ++i) {
     const struct deflate_write_seq *seq = &block->seqs[i];
     unsigned n = seq->literals;
 
     for (; n >= 3; n -= 3) {
-      put_literal (&w, litlen, *plain++);
-      put_literal (&w, litlen, *plain++);
-      put_literal (&w, litlen, *plain++);
+      put_packed (&w, words.literals[*plain++]);
+      put_packed (&w, words.literals[*plain++]);
+      put_packed (&w, words.literals[*plain++]);
       drain (&w);
     }
-    if (n > 0)
-      put_literal (&w, litlen, *plain++);
-    if (n > 1)
-      put_literal (&w, litlen, *plain++);
-    drain (&w);
     if (seq->len) {
-      const unsigned l = seq->len - DEFLATE_WRITE_MIN_MATCH;
-
-      put (&w, lengths[l].bits, lengths[l].nr);
-      put_dist (&w, dist, seq->dist);
+      /* Without branches, as nobody could predict them.  The match has
+       * bytes that can be read instead.
+       */
+      put_packed (&w, words.literals[plain[0]] * (n > 0));
+      put_packed (&w, words.literals[plain[1]] * (n > 1));
+      put_packed (&w, words.lengths[seq->len - DEFLATE_WRITE_MIN_MATCH]);
       drain (&w);
-      plain += seq->len;
+      put_dist (&w, dist, seq);
+      drain (&w);
+      plain += n + seq->len;
+    }
+    else {
+      for (; n > 0; --n)
+        put_packed (&w, words.literals[*plain++]);
+      drain (&w);
     }
   }
   put (&w, litlen->word[END_OF_BLOCK], litlen->len[END_OF_BLOCK]);

@@ -21,10 +21,10 @@
 #define DEFLATE_WRITE_SYMBOLS 12000
 
 /* LITERALS bytes as they are, then a match of LEN bytes (0 = none) that
- * begins DIST bytes before.
+ * begins DIST bytes before, which has the symbol DIST_SYM.
  */
 struct deflate_write_seq {
-  uint16_t literals, len, dist;
+  uint16_t literals, len, dist, dist_sym;
 };
 
 /* The sequences of one block, and how often each literal, length (less 3)
