@@ -38,12 +38,13 @@ def make_data(first, count, write):
                     for s in range(first, first + count))
 
 
-def parse(data):
-    """The number of the write of each sector; -1 for what is none."""
+def parse(data, first=0):
+    """The number of the write of each sector; -1 for what is none.  FIRST:
+    the number of the first sector."""
     data = bytes(data)
     out = []
-    for sector in range(len(data) // SECTOR):
-        at = sector * SECTOR
+    for at in range(0, len(data), SECTOR):
+        sector = first + at // SECTOR
         number, write = _WORD.unpack_from(data, at)
         if write == 0:
             good = data[at:at + SECTOR] == ZERO
