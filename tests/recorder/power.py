@@ -398,17 +398,16 @@ def run_case(options, word):
 
 
 def everything(options):
-    """Endless (options, word) of all that there is."""
+    """Endless (options, word) of all that there is, in random order."""
+    loads = [stack + ":" + kind for kind in KINDS for stack in STACKS
+             if is_possible(stack, kind)]
+    cases = [(how, word) for word in loads
+             for how in ({}, {"kill": True}, {"fault": True})]
+    cases += [({"job": True}, kind + ":" + job) for kind in KINDS
+              for job in JOBS if job_is_possible(kind, job)]
     while True:
-        for kind in KINDS:
-            for stack in STACKS:
-                if is_possible(stack, kind):
-                    yield {}, stack + ":" + kind
-                    yield {"kill": True}, stack + ":" + kind
-                    yield {"fault": True}, stack + ":" + kind
-            for job in JOBS:
-                if job_is_possible(kind, job):
-                    yield {"job": True}, kind + ":" + job
+        random.Random(options.seed).shuffle(cases)
+        yield from cases
         options.seed += 1
 
 
