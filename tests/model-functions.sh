@@ -51,3 +51,34 @@ model_checksum ()
     md5sum < checksum.raw
     rm checksum.raw
 }
+
+# model_qemu_changes SEED QEMU-IO-ARGS...
+# Random writes and zeroes by qemu-io, to the image that the arguments
+# describe, and to the shadow.
+model_qemu_changes ()
+{
+    local seed="$1" commands=() size i off len
+    shift
+
+    size="$(stat -c %s shadow)"
+    RANDOM="$seed"
+    for i in {1..25}; do
+        off=$(( (RANDOM * 32768 + RANDOM) % size ))
+        len=$(( (RANDOM % 4 ? 8192 : 300000) * (RANDOM % 100 + 1) / 100 + 1 ))
+        if [ $len -gt $((size - off)) ]; then len=$((size - off)); fi
+        if [ $((RANDOM % 4)) -eq 0 ]; then
+            commands+=( -c "write -z $off $len" )
+        else
+            commands+=( -c "write -P $((RANDOM % 256)) $off $len" )
+        fi
+    done
+    qemu-io "${commands[@]}" "$@" > qemu-io.log
+    qemu-io "${commands[@]}" -f raw shadow > qemu-io.log
+}
+
+# model_verify [nbdkit options and parameters...]
+# What we serve is what the shadow has.
+model_verify ()
+{
+    nbdkit -r -U - qcow2 "$@" --run 'nbdcopy "$uri" -' | cmp - shadow
+}

@@ -50,14 +50,14 @@ h.pwrite (b\"\4\" * 1024, 1047552)"'
     fi
     "${theirs[@]}" -c 'read -P 3 1000 100000' -c 'read -P 4 1047552 1k' \
                    -c 'write -P 5 70000 5000' > out
-    ! grep -i fail out
+    if grep -i fail out; then exit 1; fi
     $nbd "$ours"'
 assert h.pread (69000, 1000) == b\"\3\" * 69000
 assert h.pread (5000, 70000) == b\"\5\" * 5000
 assert h.pread (1024, 1047552) == b\"\4\" * 1024
 h.pwrite (b\"\6\" * 600, 71000)"'
     "${theirs[@]}" -c 'read -P 5 70000 1000' -c 'read -P 6 71000 600' > out
-    ! grep -i fail out
+    if grep -i fail out; then exit 1; fi
     qemu-img check -q "${secret[@]}" --image-opts $opts
 }
 

@@ -90,7 +90,7 @@ nbdinfo --size "nbd+unix:///slow?socket=$sock"
 wait $!
 test -e slow.done
 stop_nbdkit pid
-! grep -q 'find me find me' jobs/job1
+if grep -q 'find me find me' jobs/job1; then exit 1; fi
 for i in 1 2 3; do
     qemu-img check "${secret[@]}" --image-opts \
         driver=qcow2,file.filename=jobs/job$i,encrypt.key-secret=s,backing.driver=qcow2,backing.file.filename=golden.qcow2,backing.encrypt.key-secret=s

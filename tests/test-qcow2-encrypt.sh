@@ -84,7 +84,7 @@ expect_message 'passphrase='
 # Nothing of the data is in the file in clear.
 nbdkit -U - qcow2 t.qcow2 passphrase=abc --run 'nbdsh -u "$uri" -c "
 h.pwrite (b\"find me \" * 8192, 0)"'
-! grep -q 'find me find me' t.qcow2
+if grep -q 'find me find me' t.qcow2; then exit 1; fi
 
 # An overlay over it, encrypted too, and a snapshot.
 create "${secret[@]}" -f qcow2 -o $luks base.qcow2 1M

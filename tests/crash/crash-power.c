@@ -16,6 +16,13 @@
 #include "crash-run.h"
 #include "crash-verify.h"
 
+/* Seeds.  Sanitizers make it many times slower. */
+#ifdef LOCK_RANK_CHECK
+#define DEFAULT_FACTOR 1
+#else
+#define DEFAULT_FACTOR 3
+#endif
+
 /* Per moment: at most so many of the choices that concern one call each,
  * and so many seeds of the random ones.
  */
@@ -190,6 +197,6 @@ crash_power (const struct crash_setup *setup)
 {
   uint64_t seed = crash_run_env ("CRASH_TEST_SEED", 1), i;
 
-  for (i = 0; i < crash_run_env ("CRASH_TEST_FACTOR", 3); ++i)
+  for (i = 0; i < crash_run_env ("CRASH_TEST_FACTOR", DEFAULT_FACTOR); ++i)
     power_once (setup, seed + i);
 }

@@ -7,7 +7,7 @@
  * the image is used again, and qemu-img checks it.
  *
  * Environment:
- *   CRASH_TEST_FACTOR  so many seeds (default 3)
+ *   CRASH_TEST_FACTOR  so many seeds (default 3, with sanitizers 1)
  *   CRASH_TEST_SEED    the first seed (default 1)
  */
 
