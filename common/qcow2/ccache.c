@@ -31,58 +31,14 @@
 #include <config.h>
 
 #include <assert.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <errno.h>
 
-#include "ccache.h"
-#include "locks.h"
+#include "ccache-table.h"
 
 #define BUCKETS_MIN 1024
 #define BUCKETS_MAX 65536
-
-/* Entries of one bucket come from regions of the host file this large, so
- * that a range is dropped without a search of the whole table.
- */
-#define REGION_BITS 12
-
-/* How many streams of sequential reads are told from random ones. */
-#define STREAMS 32
-
-enum entry_state { FILLING, READY, GONE };
-
-struct entry {
-  struct ccache_key key;
-  struct entry *next;           /* in the bucket, or of a list to free */
-  struct entry *newer, *older;  /* if in the LRU list: READY, in the table */
-  enum entry_state state;
-  bool in_table, in_lru;
-  unsigned waiters;
-  atomic_uint refs;
-  size_t capacity;              /* of data */
-  size_t valid;                 /* bytes of data, if READY */
-  uint8_t *data;
-};
-
-struct stream {
-  uint64_t owner, cluster_idx;  /* the last miss */
-};
-
-struct ccache {
-  struct ranked_mutex lock;
-  pthread_cond_t filled;        /* some entry with waiters left FILLING */
-  uint64_t max;
-  struct ccache_stats stats;    /* .used is what `max' bounds */
-
-  struct entry *newest, *oldest;
-  struct stream streams[STREAMS];
-  unsigned next_stream;
-
-  size_t nr_buckets;            /* a power of two */
-  struct entry *buckets[];
-};
 
 int
 ccache_create (uint64_t max_bytes, struct ccache **ret)
@@ -105,153 +61,6 @@ ccache_create (uint64_t max_bytes, struct ccache **ret)
   return 0;
 }
 
-/*----------------------------------------------------------------------
- * Entries: table, LRU list, references, memory.
- */
-
-static uint64_t
-entry_size (size_t capacity)
-{
-  return sizeof (struct entry) + capacity;
-}
-
-static void
-free_list (struct entry *list)
-{
-  struct entry *e;
-
-  while ((e = list) != NULL) {
-    list = e->next;
-    free (e->data);
-    free (e);
-  }
-}
-
-static size_t
-bucket_of (const struct ccache *cc, uint64_t owner, uint64_t host_off)
-{
-  uint64_t h = (host_off >> REGION_BITS) + owner * 0x632be59bd9b4e019;
-
-  h *= 0x9e3779b97f4a7c15;
-  return (h >> 32) & (cc->nr_buckets - 1);
-}
-
-static struct entry *
-find_locked (struct ccache *cc, const struct ccache_key *key)
-{
-  struct entry *e = cc->buckets[bucket_of (cc, key->owner, key->host_off)];
-
-  while (e && (e->key.host_off != key->host_off ||
-               e->key.owner != key->owner))
-    e = e->next;
-  return e;
-}
-
-static void
-lru_remove_locked (struct ccache *cc, struct entry *e)
-{
-  *(e->newer ? &e->newer->older : &cc->newest) = e->older;
-  *(e->older ? &e->older->newer : &cc->oldest) = e->newer;
-  e->in_lru = false;
-}
-
-static void
-lru_add_locked (struct ccache *cc, struct entry *e)
-{
-  e->newer = NULL;
-  e->older = cc->newest;
-  *(cc->newest ? &cc->newest->newer : &cc->oldest) = e;
-  cc->newest = e;
-  e->in_lru = true;
-}
-
-static void
-table_add_locked (struct ccache *cc, struct entry *e)
-{
-  struct entry **bucket =
-    &cc->buckets[bucket_of (cc, e->key.owner, e->key.host_off)];
-
-  e->next = *bucket;
-  *bucket = e;
-  e->in_table = true;
-  e->refs++;
-}
-
-/* Without giving up the table's reference. */
-static void
-table_remove_locked (struct ccache *cc, struct entry *e)
-{
-  struct entry **p =
-    &cc->buckets[bucket_of (cc, e->key.owner, e->key.host_off)];
-
-  while (*p != e)
-    p = &(*p)->next;
-  *p = e->next;
-  e->next = NULL;
-  e->in_table = false;
-  if (e->in_lru)
-    lru_remove_locked (cc, e);
-}
-
-/* Remove an entry from the table, onto GARBAGE if that frees it. */
-static void
-forget_locked (struct ccache *cc, struct entry *e, struct entry **garbage)
-{
-  table_remove_locked (cc, e);
-  if (--e->refs == 0) {
-    cc->stats.used -= entry_size (e->capacity);
-    e->next = *garbage;
-    *garbage = e;
-  }
-}
-
-/* Release a reference.  The common case takes no lock. */
-static void
-release (struct ccache *cc, struct entry *e)
-{
-  if (atomic_fetch_sub (&e->refs, 1) > 1)
-    return;
-  {
-    MUTEX_SCOPE (&cc->lock);
-    cc->stats.used -= entry_size (e->capacity);
-  }
-  e->next = NULL;
-  free_list (e);
-}
-
-/* Account for an entry of CAPACITY, evicting others if need be.  If one of
- * these can be used as it is, it is put into *REUSE.  False: no room.
- */
-static bool
-reserve_locked (struct ccache *cc, size_t capacity,
-                struct entry **reuse, struct entry **garbage)
-{
-  const uint64_t size = entry_size (capacity);
-  struct entry *e = cc->oldest, *newer;
-
-  *reuse = NULL;
-  if (size > cc->max)
-    return false;
-  while (cc->stats.used > cc->max - size) {
-    while (e && e->refs > 1)    /* somebody copies from it */
-      e = e->newer;
-    if (e == NULL)
-      return false;
-    newer = e->newer;
-    if (e->capacity == capacity) {
-      table_remove_locked (cc, e);
-      *reuse = e;
-      return true;
-    }
-    forget_locked (cc, e, garbage);
-    e = newer;
-  }
-  cc->stats.used += size;
-  if (cc->stats.peak < cc->stats.used)
-    cc->stats.peak = cc->stats.used;
-  return true;
-}
-
 void
 ccache_free (struct ccache *cc)
 {
@@ -260,7 +69,7 @@ ccache_free (struct ccache *cc)
   if (cc == NULL)
     return;
   for (i = 0; i < cc->nr_buckets; ++i)
-    free_list (cc->buckets[i]);
+    ccache_table_free_list (cc->buckets[i]);
   pthread_cond_destroy (&cc->filled);
   ranked_mutex_destroy (&cc->lock);
   free (cc);
@@ -339,55 +148,56 @@ read_private (const struct ccache_request *req, size_t want,
 
 /* End the FILLING of an entry of which the caller has a reference. */
 static void
-settle_locked (struct ccache *cc, struct entry *e, enum entry_state state,
-               size_t valid, struct entry **garbage)
+settle_locked (struct ccache *cc, struct ccache_entry *e,
+               enum entry_state state, size_t valid,
+               struct ccache_entry **garbage)
 {
   e->state = state;
   e->valid = valid;
   if (e->in_table) {
     if (state == READY)
-      lru_add_locked (cc, e);
+      ccache_table_touch_locked (cc, e);
     else
-      forget_locked (cc, e, garbage);
+      ccache_table_forget_locked (cc, e, garbage);
   }
   if (e->waiters)
     pthread_cond_broadcast (&cc->filled);
 }
 
 static void
-settle (struct ccache *cc, struct entry *e, enum entry_state state,
+settle (struct ccache *cc, struct ccache_entry *e, enum entry_state state,
         size_t valid)
 {
-  struct entry *garbage = NULL;
+  struct ccache_entry *garbage = NULL;
 
   {
     MUTEX_SCOPE (&cc->lock);
     settle_locked (cc, e, state, valid, &garbage);
   }
-  free_list (garbage);
+  ccache_table_free_list (garbage);
 }
 
 /* A whole cluster is in the reader's buffer.  Give it to those who wait
  * for it, if there are any, and room.
  */
 static void
-settle_whole (struct ccache *cc, struct entry *e,
+settle_whole (struct ccache *cc, struct ccache_entry *e,
               const struct ccache_request *req)
 {
-  struct entry *reuse = NULL, *garbage = NULL;
+  struct ccache_entry *reuse = NULL, *garbage = NULL;
   uint8_t *data = NULL;
   bool share;
 
   {
     MUTEX_SCOPE (&cc->lock);
     share = e->waiters > 0 &&
-      reserve_locked (cc, req->cluster_size, &reuse, &garbage);
+      ccache_table_reserve_locked (cc, req->cluster_size, &reuse, &garbage);
     if (share)                  /* only the data goes into E */
-      cc->stats.used -= entry_size (0);
+      cc->stats.used -= ccache_table_entry_size (0);
     else
       settle_locked (cc, e, GONE, 0, &garbage);
   }
-  free_list (garbage);
+  ccache_table_free_list (garbage);
   if (!share)
     return;
 
@@ -410,12 +220,12 @@ settle_whole (struct ccache *cc, struct entry *e,
       cc->stats.used -= req->cluster_size;
     settle_locked (cc, e, data ? READY : GONE, req->cluster_size, &garbage);
   }
-  free_list (garbage);
+  ccache_table_free_list (garbage);
 }
 
 /* Fill E, of which the caller is the filler, and serve the request. */
 static int
-read_filling (struct ccache *cc, struct entry *e,
+read_filling (struct ccache *cc, struct ccache_entry *e,
               const struct ccache_request *req, size_t want,
               ccache_fill_fn *fill, void *opaque)
 {
@@ -435,30 +245,31 @@ read_filling (struct ccache *cc, struct entry *e,
   }
   if (r < 0)
     settle (cc, e, GONE, 0);
-  release (cc, e);
+  ccache_table_release (cc, e);
   return r < 0 ? r : 0;
 }
 
 /* Make the entry that will be filled for REQ, and the caller its filler.
  * SHORTER is what it replaces, if anything.  NULL: no room or memory.
  */
-static struct entry *
+static struct ccache_entry *
 begin_fill_locked (struct ccache *cc, const struct ccache_request *req,
-                   struct entry *shorter, struct entry **garbage)
+                   struct ccache_entry *shorter, struct ccache_entry **garbage)
 {
   size_t capacity = req->cluster_size;
-  struct entry *e = NULL;
+  struct ccache_entry *e = NULL;
 
   if (shorter)
-    forget_locked (cc, shorter, garbage);
-  if (entry_size (capacity) > cc->max)
+    ccache_table_forget_locked (cc, shorter, garbage);
+  if (ccache_table_entry_size (capacity) > cc->max)
     return NULL;
-  if (is_whole (req) && cc->stats.used > cc->max - entry_size (capacity)) {
+  if (is_whole (req) &&
+      cc->stats.used > cc->max - ccache_table_entry_size (capacity)) {
     /* Not worth the eviction of others, nor a copy. */
     capacity = 0;
-    cc->stats.used += entry_size (0);
+    cc->stats.used += ccache_table_entry_size (0);
   }
-  else if (!reserve_locked (cc, capacity, &e, garbage))
+  else if (!ccache_table_reserve_locked (cc, capacity, &e, garbage))
     return NULL;
   if (e == NULL) {
     e = calloc (1, sizeof *e);
@@ -470,7 +281,7 @@ begin_fill_locked (struct ccache *cc, const struct ccache_request *req,
       }
     }
     if (e == NULL) {
-      cc->stats.used -= entry_size (capacity);
+      cc->stats.used -= ccache_table_entry_size (capacity);
       return NULL;
     }
     e->capacity = capacity;
@@ -478,7 +289,7 @@ begin_fill_locked (struct ccache *cc, const struct ccache_request *req,
   e->key = req->key;
   e->state = FILLING;
   e->refs = 1;
-  table_add_locked (cc, e);
+  ccache_table_add_locked (cc, e);
   return e;
 }
 
@@ -493,19 +304,16 @@ enum found {
 /* Except for MISS, *RET is referenced. */
 static enum found
 look_up_locked (struct ccache *cc, const struct ccache_request *req,
-                struct entry **ret)
+                struct ccache_entry **ret)
 {
-  struct entry *e = find_locked (cc, &req->key);
+  struct ccache_entry *e = ccache_table_find_locked (cc, &req->key);
 
   *ret = e;
   if (e == NULL || (e->state == READY && e->valid < request_end (req)))
     return MISS;
   e->refs++;
   if (e->state == READY) {
-    if (cc->newest != e) {
-      lru_remove_locked (cc, e);
-      lru_add_locked (cc, e);
-    }
+    ccache_table_touch_locked (cc, e);
     cc->stats.hits++;
     return HIT;
   }
@@ -525,7 +333,7 @@ look_up_locked (struct ccache *cc, const struct ccache_request *req,
 /* How many bytes to fill after a MISS. */
 static size_t
 choose_want_locked (struct ccache *cc, const struct ccache_request *req,
-                    const struct entry *shorter)
+                    const struct ccache_entry *shorter)
 {
   const bool sequential = is_sequential_locked (cc, req);
 
@@ -547,9 +355,9 @@ count_fill_locked (struct ccache *cc, const struct ccache_request *req,
  */
 static enum found
 look_up (struct ccache *cc, const struct ccache_request *req,
-         struct entry **ret, size_t *want)
+         struct ccache_entry **ret, size_t *want)
 {
-  struct entry *garbage = NULL;
+  struct ccache_entry *garbage = NULL;
   enum found found;
 
   *want = request_end (req);
@@ -566,7 +374,7 @@ look_up (struct ccache *cc, const struct ccache_request *req,
     if (found == MISS || found == FAILED)
       count_fill_locked (cc, req, *want);
   }
-  free_list (garbage);
+  ccache_table_free_list (garbage);
   return found;
 }
 
@@ -574,7 +382,7 @@ int
 ccache_read (struct ccache *cc, const struct ccache_request *req,
              ccache_fill_fn *fill, void *opaque)
 {
-  struct entry *e;
+  struct ccache_entry *e;
   enum found found;
   size_t want;
 
@@ -585,14 +393,14 @@ ccache_read (struct ccache *cc, const struct ccache_request *req,
     return 0;
 
   while ((found = look_up (cc, req, &e, &want)) == WAITED)
-    release (cc, e);
+    ccache_table_release (cc, e);
 
   if (found == MISS && e)
     return read_filling (cc, e, req, want, fill, opaque);
   if (found == HIT)
     memcpy (req->buf, e->data + req->offset, req->count);
   if (e)
-    release (cc, e);
+    ccache_table_release (cc, e);
   return found == HIT ? 0 : read_private (req, want, fill, opaque);
 }
 
@@ -602,15 +410,16 @@ ccache_read (struct ccache *cc, const struct ccache_request *req,
 
 static void
 drop_in_bucket_locked (struct ccache *cc, size_t bucket, uint64_t owner,
-                       uint64_t first, uint64_t last, struct entry **garbage)
+                       uint64_t first, uint64_t last,
+                       struct ccache_entry **garbage)
 {
-  struct entry *e, *next;
+  struct ccache_entry *e, *next;
 
   for (e = cc->buckets[bucket]; e != NULL; e = next) {
     next = e->next;
     if (e->key.owner == owner &&
         e->key.host_off >= first && e->key.host_off <= last)
-      forget_locked (cc, e, garbage);
+      ccache_table_forget_locked (cc, e, garbage);
   }
 }
 
@@ -618,7 +427,7 @@ void
 ccache_drop (struct ccache *cc, uint64_t owner,
              uint64_t host_off, uint64_t len)
 {
-  struct entry *garbage = NULL;
+  struct ccache_entry *garbage = NULL;
   uint64_t last, region;
   size_t i;
 
@@ -634,12 +443,12 @@ ccache_drop (struct ccache *cc, uint64_t owner,
     }
     else {
       for (; region <= last >> REGION_BITS; ++region)
-        drop_in_bucket_locked (cc, bucket_of (cc, owner,
+        drop_in_bucket_locked (cc, ccache_table_bucket (cc, owner,
                                               region << REGION_BITS),
                                owner, host_off, last, &garbage);
     }
   }
-  free_list (garbage);
+  ccache_table_free_list (garbage);
 }
 
 void
