@@ -31,6 +31,8 @@ except nbd.Error as e:
 for i in range(n):
     assert h.pread(65536, i * 65536) == data[i]
 h.pwrite(data[1], 0)
+if flush:
+    h.flush()
 print(n)
 EOT
 
@@ -38,9 +40,11 @@ EOT
 fill ()
 {
     nbdkit -f -U - "$@" \
-           --run 'nbdsh -u "$uri" -c "exec(open(\"'"$tmpdir/fill.py"'\").read())"'
+           --run 'nbdsh -u "$uri" -c "flush = '$flush'
+exec(open(\"'"$tmpdir/fill.py"'\").read())"'
 }
 
+flush=False
 for where in tmpfs ext4; do
     if [ $where = ext4 ]; then
         umount "$tmpdir/mnt"
@@ -60,10 +64,16 @@ for where in tmpfs ext4; do
     done
     rm "$tmpdir/mnt/a.raw"
 
+    # What was acknowledged can be found after the disk was full: tables had
+    # got their space before.
+    flush=True
     without="$(fill qcow2 "$tmpdir/mnt/a.qcow2" create=true size=1G)"
+    check_image "$tmpdir/mnt/a.qcow2"
     rm "$tmpdir/mnt/a.qcow2"
     with="$(fill --filter=preallocate qcow2 "$tmpdir/mnt/a.qcow2" \
                  create=true size=1G)"
     test "$with" -ge $(( without - 1 ))
+    check_image "$tmpdir/mnt/a.qcow2"
     rm "$tmpdir/mnt/a.qcow2"
+    flush=False
 done

@@ -308,16 +308,31 @@ alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
   return 0;
 }
 
-/* 0 if the host cannot do that. */
-static int
-reserve_storage (struct alloc *a, uint64_t off, uint64_t len)
+/* Refcount blocks that get storage in advance: those of 4 TiB of 64k
+ * clusters.
+ */
+#define MAX_RESERVED_BLOCKS 2048
+
+void
+alloc_reserve_tables (struct alloc *a, uint64_t l1_off, uint64_t l1_len)
 {
+  const struct refcount *rc = a->refcount;
+  uint64_t i, nr = 0;
   int r;
 
-  if (a->file->ops->allocate == NULL)
-    return 0;
-  r = a->file->ops->allocate (a->file, off, len);
-  return r == -ENOTSUP ? 0 : r;
+  r = backend_reserve (a->file, l1_off, l1_len);
+  if (r == 0)
+    r = backend_reserve (a->file, rc->table_off, rc->nr_entries * 8);
+  for (i = rc->nr_entries; r == 0 && i > 0 && nr < MAX_RESERVED_BLOCKS; --i) {
+    if (rc->table[i-1] == 0 || rc->table[i-1] >= a->open_len ||
+        geometry_in_cluster (a->geo, rc->table[i-1]) != 0)
+      continue;
+    r = backend_reserve (a->file, rc->table[i-1], a->geo->cluster_size);
+    nr++;
+  }
+  if (r < 0)
+    nbdkit_debug ("%s: no space could be reserved for metadata: %s",
+                  a->file->name, strerror (-r));
 }
 
 int
@@ -341,7 +356,7 @@ alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
   if (r < 0)
     return r;
   *host_off = idx << a->geo->cluster_bits;
-  r = reserve_storage (a, *host_off, nr << a->geo->cluster_bits);
+  r = backend_reserve (a->file, *host_off, nr << a->geo->cluster_bits);
   if (r < 0)
     alloc_release_locked (a, *host_off, nr);
   return r;

@@ -127,6 +127,13 @@ extern int alloc_at_locked (struct alloc *a, uint64_t host_off,
                             uint64_t *nr, bool *virgin)
   __attribute__ ((__warn_unused_result__));
 
+/* Before the first change, when nothing else happens: storage for the parts
+ * of L1 table, refcount table and refcount blocks that were never written,
+ * so that no commit fails on a full disk for their sake.  Best effort.
+ */
+extern void alloc_reserve_tables (struct alloc *a, uint64_t l1_off,
+                                  uint64_t l1_len);
+
 /* LEN bytes (at most a cluster) for a compressed cluster, packed behind
  * the previous one.  Each host cluster touched has one more reference.
  * A shared host cluster whose refcount is at its maximum is left.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What every backend can do once it has the primitive operations: zero a
- * range by whatever means there are, read past the end of a raw disk.
+ * range by whatever means there are, reserve storage, read past the end of
+ * a raw disk.
  *
  * Keeps no state and takes no locks.  Does not cache, and does not decide
  * when something becomes stable.
@@ -56,6 +57,16 @@ backend_zero (struct backend *b, uint64_t off, uint64_t len)
   if (r != -ENOTSUP)
     return r;
   return write_zeroes (b, off, len);
+}
+
+int
+backend_reserve (struct backend *b, uint64_t off, uint64_t len)
+{
+  int r = -ENOTSUP;
+
+  if (b->ops->allocate && len > 0)
+    r = b->ops->allocate (b, off, len);
+  return r == -ENOTSUP ? 0 : r;
 }
 
 int

@@ -171,6 +171,12 @@ backend_close (struct backend *b)
 extern int backend_zero (struct backend *b, uint64_t off, uint64_t len)
   __attribute__ ((__warn_unused_result__));
 
+/* Storage for a range in the file, if that can be had without writing:
+ * -ENOSPC is an answer, -ENOTSUP is none, and 0 is returned.  (backend.c)
+ */
+extern int backend_reserve (struct backend *b, uint64_t off, uint64_t len)
+  __attribute__ ((__warn_unused_result__));
+
 /* Like pread, but bytes beyond the end of the file read as zeroes. For
  * raw backing files, whose last sector may be short. (backend.c)
  */

@@ -170,8 +170,10 @@ commit_announce (struct commit *c)
     r = c->announce_bitmaps (c->bitmaps, &changed);
   if (r == 0 && changed)
     r = commit_barrier (c);
-  if (r == 0)
+  if (r == 0) {
+    alloc_reserve_tables (c->alloc, c->map->l1_off, c->map->nr_l1 * 8);
     c->announced = true;
+  }
   return r;
 }
 

@@ -317,6 +317,9 @@ prepare_space (struct refcount *rc, uint64_t off)
     if (r < 0)
       return r;
   }
+  r = backend_reserve (rc->file, off, cluster_size);
+  if (r < 0)
+    return r;
   return rc->overlap ?
     overlap_add_locked (rc->overlap, off, cluster_size, OVERLAP_REFBLOCK) : 0;
 }
