@@ -46,6 +46,20 @@ refused 'level 12 is out of range.*zlib' \
         "$tmpdir/a.qcow2" create=true size=1M compress-level=12
 qemu-img create -f qcow2 -o data_file="$tmpdir/data" "$tmpdir/b.qcow2" 1M
 refused 'external data file' "$tmpdir/b.qcow2"
+# Version 2 knows zlib only: there is no image with zstd to be refused.
+refused 'compression-type=zstd needs compat=1.1' \
+        "$tmpdir/c.qcow2" create=true size=1M compat=0.10 \
+        compression-type=zstd
+test ! -e "$tmpdir/c.qcow2"
+qemu-img create -f qcow2 -o compat=0.10 "$tmpdir/c.qcow2" 1M
+refused 'level 12 is out of range.*zlib' "$tmpdir/c.qcow2" compress-level=12
+if [ "$have_gnutls" = "yes" ]; then
+    qemu-img create -f qcow2 --object secret,id=s,data=abc \
+             -o encrypt.format=luks,encrypt.key-secret=s \
+             -o encrypt.iter-time=10 "$tmpdir/d.qcow2" 1M
+    printf abc > "$tmpdir/key"
+    refused 'encrypted image' "$tmpdir/d.qcow2" passphrase=+"$tmpdir/key"
+fi
 
 # Reading needs no compressing.
 nbdkit -f -r -U - --filter=compress qcow2 "$tmpdir/b.qcow2" \
