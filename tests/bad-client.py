@@ -2,7 +2,7 @@
 # nbdkit-qcow2
 # SPDX-License-Identifier: BSD-3-Clause
 
-"""A client that misbehaves: bad-client.py SOCKET KIND, KIND 0 to 6."""
+"""A client that misbehaves: bad-client.py SOCKET KIND, KIND 0 to 9."""
 
 import random
 import socket
@@ -33,8 +33,25 @@ def go (s):
     assert option (s, 6, info)[-1] == 1       # INFO
     assert option (s, 7, info)[-1] == 1       # GO
 
-def request (cmd, off, n):
-    return struct.pack (">IHHQQI", 0x25609513, 0, cmd, 1, off, n)
+def request (cmd, off, n, flags=0):
+    return struct.pack (">IHHQQI", 0x25609513, flags, cmd, 1, off, n)
+
+def read_to_end (s):
+    """The server must close or answer, not wait for ever."""
+    s.settimeout (60)
+    try:
+        while s.recv (65536):
+            pass
+    except ConnectionError:
+        pass
+
+def bad_options (s):
+    for data in b"", struct.pack (">I", 0xffffffff), r.randbytes (30):
+        for opt in 3, 5, 6, 7, 8, 9, 10, 99:
+            if opt == 7 and not data:
+                continue
+            s.send (b"IHAVEOPT" + struct.pack (">II", opt, len (data)) + data)
+    s.send (b"IHAVEOPT" + struct.pack (">II", 7, 0x7fffffff) + b"x" * 100)
 
 kind = int (sys.argv[2])
 r = random.Random (kind)
@@ -42,6 +59,12 @@ for i in range (10):
     s = connect ()
     if kind == 6:
         s.send (r.randbytes (100))
+        s.close ()
+        continue
+    if kind == 9:                             # options that lie
+        bad_options (s)
+        s.shutdown (socket.SHUT_WR)
+        read_to_end (s)
         s.close ()
         continue
     go (s)
@@ -58,6 +81,18 @@ for i in range (10):
     elif kind == 4:                           # half closed
         s.send (request (1, 0, 4096) + b"z" * 4096)
         s.shutdown (socket.SHUT_WR)
+    elif kind == 7:                           # requests that lie
+        for cmd in 0, 3, 4, 5, 6, 7, 8, 99:
+            for off, n in (2**64 - 1, 512), (2**63, 2**32 - 1), (1000, 0):
+                s.send (request (cmd, off, n, r.randrange (65536)))
+        s.shutdown (socket.SHUT_WR)
+        read_to_end (s)
+    elif kind == 8:                           # half closed, answers wanted
+        for j in range (20):
+            s.send (request (0, 65536 * j, 65536))
+            s.send (request (1, 65536 * j + 512, 4096) + b"w" * 4096)
+        s.shutdown (socket.SHUT_WR)
+        read_to_end (s)
     else:                                     # half a header
         s.send (request (1, 0, 4096)[:10])
     s.close ()
