@@ -372,10 +372,15 @@ alloc_at_locked (struct alloc *a, uint64_t host_off, uint64_t max_nr,
   int r;
 
   *nr = 0;
-  if (geometry_in_cluster (a->geo, host_off) != 0 ||
-      host_off < a->lost_end)
+  if (geometry_in_cluster (a->geo, host_off) != 0)
     return 0;
-  n = refcount_free_run_locked (a->refcount, idx, max_nr);
+  if (host_off < a->lost_end && a->lost_off < a->lost_end) {
+    const uint64_t left = a->lost_off > host_off ? a->lost_off - host_off : 0;
+
+    if (max_nr > left >> a->geo->cluster_bits)
+      max_nr = left >> a->geo->cluster_bits;
+  }
+  n = max_nr ? refcount_free_run_locked (a->refcount, idx, max_nr) : 0;
   n = shorten (a, idx, n);
   if (n == 0)
     return 0;
