@@ -83,7 +83,7 @@ one_l2_table (void)
   save (b, "one-l2-table");
 }
 
-/* A sparse file in which snapshots have the largest L1 tables. */
+/* A sparse file in which a snapshot has a large L1 table. */
 static void
 large_snapshots (void)
 {
@@ -91,7 +91,7 @@ large_snapshots (void)
   const uint64_t table = get (b, HDR_SNAPSHOTS_OFFSET);
 
   FUZZ_CHECK (backend_truncate (b, UINT64_C (1) << 37, false) == 0);
-  set32 (b, table + SNAP_L1_SIZE, MAX_L1_SIZE / 8);
+  set32 (b, table + SNAP_L1_SIZE, MAX_L1_SIZE / 128);
   set (b, table + SNAP_L1_OFFSET, UINT64_C (1) << 30);
   save (b, "large-snapshot");
 }
@@ -104,8 +104,8 @@ large_disk (void)
 
   FUZZ_CHECK (backend_truncate (b, UINT64_C (1) << 32, false) == 0);
   set (b, HDR_L1_TABLE_OFFSET, UINT64_C (1) << 30);
-  set32 (b, HDR_L1_SIZE, MAX_L1_SIZE / 64);
-  set (b, HDR_SIZE, (MAX_L1_SIZE / 64) << 15);
+  set32 (b, HDR_L1_SIZE, MAX_L1_SIZE / 512);
+  set (b, HDR_SIZE, (MAX_L1_SIZE / 512) << 15);
   save (b, "large-disk");
 }
 
