@@ -20,7 +20,9 @@ sector that was flushed; see shadow.py.  scenarios.py has the names.
     --requests N of the client in each round
     --seed N     choices; how threads run is chance all the same
     --keep DIR   leave what failed there
-    --lie        of syncs that do nothing: this must fail, or the test is blind
+    --lie N      what if a sync did nothing with probability N: this must fail,
+                 or the test is blind.  With N < 1 only the order of writes is
+                 looked at, not what flushes promised
 """
 
 import argparse
@@ -146,7 +148,8 @@ class Case:
 
     def shadow(self, recording, client):
         return Shadow(parse(self.initial), recording.client,
-                      client.zeroes if client else frozenset())
+                      client.zeroes if client else frozenset(),
+                      not 0 < self.options.lie < 1)
 
     def power_cuts(self, before, client, verify, count=None):
         """Cut the power while the log was made.  BEFORE: the files at its
@@ -428,7 +431,7 @@ def main():
     p.add_argument("--requests", type=int, default=300)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--keep")
-    p.add_argument("--lie", action="store_true")
+    p.add_argument("--lie", type=float, default=0)
     options = p.parse_args()
     words = (everything(options) if options.all
              else (({}, w) for w in options.case))

@@ -12,6 +12,7 @@ it.
 """
 
 import errno
+import random
 import struct
 
 HEADER = struct.Struct("=IHHIIIIQQQq")
@@ -82,8 +83,8 @@ class Recording:
     .syncs   times at which syncs ended
     """
 
-    def __init__(self, path, nr_files, lie=False):
-        """LIE: all syncs do nothing."""
+    def __init__(self, path, nr_files, lie=0):
+        """LIE: the probability that a sync does nothing."""
         with open(path, "rb") as f:
             data = memoryview(f.read())
         self.files = [File() for _ in range(nr_files)]
@@ -91,6 +92,7 @@ class Recording:
         self.syncs = []
         self._open = {}
         self._lie = lie
+        self._rnd = random.Random(1)
         self.length = pos = 0
         while pos < len(data):
             head = HEADER.unpack_from(data, pos)
@@ -117,7 +119,7 @@ class Recording:
             self._open[pid, ident] = call
         elif op == SYNC:
             covers = self._open.pop((pid, ident))
-            if not self._lie:
+            if self._rnd.random() >= self._lie:
                 self.files[file].sync_ended(covers, now, result)
             self.syncs.append(now)
         else:

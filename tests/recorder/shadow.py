@@ -57,9 +57,11 @@ def parse(data, first=0):
 
 class Shadow:
     """Goes through the client's records up to some time.  ZEROES: numbers of
-    the writes that were zero requests."""
+    the writes that were zero requests.  PROMISED: flushes keep what they
+    promise."""
 
-    def __init__(self, initial, client, zeroes):
+    def __init__(self, initial, client, zeroes, promised=True):
+        self.promised = promised
         self.initial = initial
         self.zeroes = zeroes
         self.client = client
@@ -105,7 +107,7 @@ class Shadow:
     def _cover(self, write):
         """WRITE is stable: nothing that is older can come back."""
         sectors, flags = self.ranges.pop(write)
-        if flags & TRIM:
+        if flags & TRIM or not self.promised:
             return
         for s in sectors:
             may = self.may[s]
