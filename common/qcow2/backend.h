@@ -91,6 +91,11 @@ struct backend_ops {
   /* Ask for the range to be read soon.  NULL = nothing to do. */
   void (*prefetch) (struct backend *b, uint64_t off, uint64_t len);
 
+  /* Ask for what was written to go to the disk soon, so that a later flush
+   * has less to do.  Promises nothing.  NULL = nothing to do.
+   */
+  void (*write_behind) (struct backend *b);
+
   /* Close and free.  Does not flush. */
   void (*close) (struct backend *b);
 };

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,6 +167,22 @@ store (struct io *io, const uint8_t *bytes, struct place *p)
   return r;
 }
 
+/* Who writes compressed clusters writes an image from one end to the other,
+ * and nothing twice.  If all of it waited in the page cache for the flush at
+ * the end, the disk would idle until then.
+ */
+#define WRITE_BEHIND_STEP (UINT64_C (16) << 20)
+
+static void
+write_behind (struct io *io)
+{
+  const uint64_t size = io->geo->cluster_size;
+
+  if (atomic_fetch_add (&io->packed, size) % WRITE_BEHIND_STEP == 0 &&
+      io->file->ops->write_behind)
+    io->file->ops->write_behind (io->file);
+}
+
 int
 io_write_compressed (struct io *io, const uint8_t *buf, uint64_t len,
                      uint64_t off, const struct io_hints *hints,
@@ -184,6 +201,7 @@ io_write_compressed (struct io *io, const uint8_t *buf, uint64_t len,
   int r = 0;
 
   *stored = false;
+  write_behind (io);
   params.type = io->codec;
   out = malloc (size);
   if (len < size) {             /* the disk ends inside this cluster */

@@ -53,6 +53,7 @@ struct io {
   struct inflight *inflight;
   struct epoch *epoch;
   struct bitmaps *bitmaps;      /* NULL = none to keep */
+  _Atomic uint64_t packed;      /* guest bytes that were to be compressed */
 };
 
 /* Flags of requests. */
