@@ -69,10 +69,11 @@ struct header {
  * damaged image can be served.
  *
  * What is not stored as it was: a string ends before its first zero byte,
- * as for QEMU, and is absent if that is the first one; the autoclear bit of bitmaps is dropped if there are none;
- * a bitmaps extension that is malformed is dropped if that bit is clear,
- * since nothing in it can be trusted then.  data_file may be set without
- * INCOMPAT_DATA_FILE: then it means nothing.
+ * as for QEMU, and is absent if that is the first one; the autoclear bit of
+ * bitmaps is dropped if there are none; a bitmaps extension that is
+ * malformed is dropped if that bit is clear, since nothing in it can be
+ * trusted then.  data_file may be set without INCOMPAT_DATA_FILE: then it
+ * means nothing.
  *
  * 0; -EINVAL (not qcow2, or lies about a field), -ENOTSUP (an unknown
  * incompatible feature, version, compression or encryption method),
