@@ -319,8 +319,11 @@ class Soak:
 
     def verify(self, start, end):
         self.server.terminate()
-        if self.server.wait(120) != 0:
-            raise Failure("the server did not end well")
+        try:
+            if self.server.wait(120) != 0:
+                raise Failure("the server did not end well")
+        except subprocess.TimeoutExpired:
+            raise Failure("the server did not end") from None
         kind = KINDS["64k"]
         if (own_check(self.directory, kind) != CLEAN or
                 qemu_check(self.directory, kind) != CLEAN):
