@@ -12,9 +12,17 @@
 #include <errno.h>
 #include <stdint.h>
 
+#define NBDKIT_API_VERSION 2
+#include <nbdkit-plugin.h>
+
 #include "ondisk.h"
 #include "refcount-slice.h"
 #include "refcount.h"
+
+/* Slices that are looked through from the end of the table, 256 MiB: the
+ * file may be sparse, and its table full of blocks that are holes.
+ */
+#define MAX_EMPTY_SLICES 65536
 
 int
 refcount_run_locked (struct refcount *rc, uint64_t cluster_idx,
@@ -133,7 +141,7 @@ int
 refcount_end_locked (struct refcount *rc, uint64_t *end_idx)
 {
   struct mcache_block *block;
-  uint64_t b, idx, found;
+  uint64_t b, idx, found, tries = 0;
   int r;
 
   for (b = rc->nr_entries; b > 0; --b) {
@@ -141,6 +149,11 @@ refcount_end_locked (struct refcount *rc, uint64_t *end_idx)
       continue;
     idx = b << rc->geo->refblock_bits;
     while (idx > (b - 1) << rc->geo->refblock_bits) {
+      if (++tries > MAX_EMPTY_SLICES) {
+        nbdkit_debug ("%s: the refcount table has too many empty blocks to "
+                      "look for the end of what is in use", rc->file->name);
+        return -EIO;
+      }
       idx -= refcount_slice_span (rc);
       r = refcount_slice_locked (rc, idx, &block);
       if (r < 0)

@@ -68,10 +68,36 @@ table_entry_valid (const struct refcount *rc, uint64_t v)
     v < MAX_HOST_OFFSET && v != 0;
 }
 
+/* Entry I has the block of an entry before it.  One of the two lies, and a
+ * table that has one block a million times would take hours to look through.
+ */
+static int
+note_twice (struct refcount *rc, uint64_t i)
+{
+  if (rc->twice == NULL) {
+    rc->nr_twice = rc->nr_entries;
+    rc->twice = calloc (rc->nr_twice / 8 + 1, 1);
+    if (rc->twice == NULL) {
+      nbdkit_error ("%s: out of memory for the refcount table",
+                    rc->file->name);
+      return -ENOMEM;
+    }
+  }
+  rc->twice[i / 8] |= 1U << i % 8;
+  return 0;
+}
+
+static bool
+is_twice (const struct refcount *rc, uint64_t i)
+{
+  return i < rc->nr_twice && (rc->twice[i / 8] & 1U << i % 8);
+}
+
 /* Register the table and its valid blocks. */
 static int
 register_all (struct refcount *rc)
 {
+  const uint64_t cluster_size = rc->geo->cluster_size;
   uint64_t i;
   int r;
 
@@ -80,9 +106,14 @@ register_all (struct refcount *rc)
   r = overlap_add_locked (rc->overlap, rc->table_off,
                           rc->nr_entries * 8, OVERLAP_REFTABLE);
   for (i = 0; r == 0 && i < rc->nr_entries; ++i) {
-    if (table_entry_valid (rc, rc->table[i]))
-      r = overlap_add_locked (rc->overlap, rc->table[i],
-                              rc->geo->cluster_size, OVERLAP_REFBLOCK);
+    if (!table_entry_valid (rc, rc->table[i]))
+      continue;
+    if (overlap_find (rc->overlap, rc->table[i], cluster_size) ==
+        OVERLAP_REFBLOCK)
+      r = note_twice (rc, i);
+    else
+      r = overlap_add_locked (rc->overlap, rc->table[i], cluster_size,
+                              OVERLAP_REFBLOCK);
   }
   return r;
 }
@@ -145,6 +176,9 @@ refcount_close (struct refcount *rc)
 {
   free (rc->table);
   free (rc->complained);
+  free (rc->twice);
+  rc->twice = NULL;
+  rc->nr_twice = 0;
   rc->table = NULL;
   rc->complained = NULL;
   rc->nr_entries = 0;
@@ -230,7 +264,7 @@ refcount_slice_locked (struct refcount *rc, uint64_t cluster_idx,
   uint64_t in_block, off;
   int64_t size;
 
-  if (!table_entry_valid (rc, v)) {
+  if (!table_entry_valid (rc, v) || is_twice (rc, block_idx)) {
     complain (rc, block_idx, "is misplaced (corrupt refcount table)");
     return -EIO;
   }

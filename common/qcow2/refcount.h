@@ -31,6 +31,9 @@ struct refcount {
   uint8_t *complained;          /* bit set: its entry's block is broken,
                                    and that was logged */
   unsigned nr_complaints;       /* how often */
+  uint8_t *twice;               /* bit set: an entry before it has the same
+                                   block.  NULL = there are none */
+  uint64_t nr_twice;            /* bits that it has */
   uint64_t dirty_lo, dirty_hi;  /* entries changed since the last commit;
                                    empty if lo >= hi */
 };
@@ -110,7 +113,8 @@ extern uint64_t refcount_free_run_locked (struct refcount *rc,
                                           uint64_t max_nr);
 
 /* One more than the last cluster with a refcount > 0 (0 = none): where
- * the file could end.
+ * the file could end.  -EIO also if so many blocks at the end of the table
+ * are empty that it would take long.
  */
 extern int refcount_end_locked (struct refcount *rc, uint64_t *end_idx)
   __attribute__ ((__warn_unused_result__));

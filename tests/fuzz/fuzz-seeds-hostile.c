@@ -70,7 +70,21 @@ broken_refcount_table (void)
   save (b, "refcount-blocks-beyond");
 }
 
-/* All entries of a table are the same. */
+/* All entries of a table are the same.  With a table of 8 MiB, opening the
+ * image took hours.
+ */
+static void
+one_refcount_block (void)
+{
+  struct backend *b = seed_image ("plain-4k");
+  const uint64_t table = get (b, HDR_REFCOUNT_TABLE_OFFSET);
+  unsigned i;
+
+  for (i = 1; i < 512; ++i)
+    set (b, table + i * 8, get (b, table));
+  save (b, "one-refcount-block");
+}
+
 static void
 one_l2_table (void)
 {
@@ -142,6 +156,7 @@ void
 seed_hostile_images (void)
 {
   broken_refcount_table ();
+  one_refcount_block ();
   one_l2_table ();
   large_snapshots ();
   large_disk ();
