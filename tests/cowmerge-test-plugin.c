@@ -42,7 +42,7 @@ static int64_t size = 16 * 1024 * 1024;
 static int64_t cluster = 65536;
 static bool backing_zero;
 static int64_t grain;
-static const char *stuck;
+static char *stuck;
 static unsigned version = QCOW2_HINTS_VERSION;
 static unsigned jitter;
 
@@ -200,6 +200,7 @@ test_close (void *handle)
 static void
 test_unload (void)
 {
+  free (stuck);
   for (size_t i = 0; i < nr_images; ++i) {
     free (images[i].name);
     free (images[i].data);
