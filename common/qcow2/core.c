@@ -35,7 +35,7 @@ read_header (struct core *core)
 {
   int64_t size;
   uint64_t len;
-  uint8_t *buf;
+  uint8_t *buf, *larger;
   int r;
 
   size = backend_size (core->file);
@@ -48,7 +48,7 @@ read_header (struct core *core)
   len = (uint64_t) size < MAX_HEADER_READ ? (uint64_t) size : MAX_HEADER_READ;
   if (len > 65536)
     len = 65536;
-  buf = malloc (MAX_HEADER_READ);
+  buf = malloc (len + 1);
   if (buf == NULL)
     return -ENOMEM;
   r = backend_pread (core->file, buf, len, 0);
@@ -58,7 +58,13 @@ read_header (struct core *core)
     len = UINT64_C (1) << get_be32 (buf + HDR_CLUSTER_BITS);
     if (len > (uint64_t) size)
       len = size;
-    r = backend_pread (core->file, buf, len, 0);
+    larger = realloc (buf, len);
+    if (larger) {
+      buf = larger;
+      r = backend_pread (core->file, buf, len, 0);
+    }
+    else
+      r = -ENOMEM;
   }
   if (r == 0)
     r = header_parse (core->name, buf, len, size, &core->header);
