@@ -194,7 +194,7 @@ static int64_t
 compress_match (struct codec_deflate *ctx, int level, unsigned window,
                 const void *in, size_t len, void *out, size_t out_len)
 {
-  static const unsigned effort[MATCH_MAX_LEVEL + 1] = { 0, 1, 2, 4 };
+  static const unsigned effort[MATCH_MAX_LEVEL + 1] = { 0, 1, 2, 3 };
 
   if (ctx->match == NULL) {
     ctx->match = deflate_match_create ();

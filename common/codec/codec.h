@@ -39,7 +39,7 @@ extern struct codec *codec_thread (void);
  *
  * zlib: 1 to 9.  Levels 1 and 2 are ISA-L's of the same number where the
  * build has ISA-L, else the package's own compressor, as is 3, the
- * default: four times as fast as zlib's 6 and 3 % larger.  4 to 9 are
+ * default: four times as fast as QEMU and 3 to 4 % larger.  4 to 9 are
  * zlib's.
  * zstd: 1 to ZSTD_maxCLevel (), default 3.
  */

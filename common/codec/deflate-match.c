@@ -35,7 +35,7 @@
 #define HASH3_BITS 11
 
 /* A match of 3 bytes takes more bits than they do if it is farther. */
-#define MAX_DIST3 4096
+#define MAX_DIST3 1024
 
 #define MAX_MATCH 258
 #define NICE_MATCH 64           /* long enough to stop looking */

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The memory of one compressor (about 200 KiB), for one call at a time. */
+/* The memory of one compressor (about 300 KiB), for one call at a time. */
 struct deflate_match;
 
 /* NULL if there is no memory. */
@@ -24,7 +24,7 @@ extern void deflate_match_free (struct deflate_match *m);
 /* Compress LEN bytes (2 GiB at the most) of IN into OUT, of which OUT_LEN
  * bytes may be used.  No match is farther than WINDOW bytes: 4096 or
  * 32768.  EFFORT is how many earlier places are compared with each
- * position, 1 or more; 4 gives 3 % more than zlib's level 6 at four times
+ * position, 1 or more; 3 gives 3 to 4 % more than zlib's level 6 at four times
  * its speed.  Returns the length of the stream, or 0 if it does not fit.
  *
  * The result depends on the arguments only.

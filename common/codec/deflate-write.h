@@ -18,7 +18,7 @@
 /* Literals and matches of one block.  More make one code fit all of the
  * data less well, fewer make more headers.
  */
-#define DEFLATE_WRITE_SYMBOLS 12000
+#define DEFLATE_WRITE_SYMBOLS 20000
 
 /* LITERALS bytes as they are, then a match of LEN bytes (0 = none) that
  * begins DIST bytes before, which has the symbol DIST_SYM.
