@@ -456,6 +456,7 @@ alloc_trim_file (struct alloc *a, bool proven)
 {
   uint64_t end;
   int64_t size;
+  unsigned i;
 
   WRITE_SCOPE (a->meta);
   a->unproven = false;
@@ -474,6 +475,11 @@ alloc_trim_file (struct alloc *a, bool proven)
   }
   if (end < (uint64_t) size)
     cut_file (a, end);
-  if (a->file->ops->unreserve && a->grown_off < end)
-    a->file->ops->unreserve (a->file, a->grown_off, end - a->grown_off);
+  for (i = 0; a->file->ops->unreserve && i < a->nr_grown; ++i) {
+    const struct alloc_span *s = &a->grown[i];
+
+    if (s->start < end)
+      a->file->ops->unreserve (a->file, s->start,
+                               (s->end < end ? s->end : end) - s->start);
+  }
 }

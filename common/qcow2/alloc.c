@@ -33,6 +33,13 @@
 #define MIN_STEP (UINT64_C (1) << 20)
 #define MAX_STEP (UINT64_C (16) << 20)
 
+/* The first step by the hint tells how clusters are written.  Those at the
+ * end of a step may have been handed out a moment ago.
+ */
+#define FIRST_STEP (UINT64_C (2) << 20)
+#define STEP_MARGIN (UINT64_C (1) << 20)
+#define MAX_LOOKS 32
+
 /* Space beyond the end of the file that the refcounts say is in use: the
  * file was cut off (or an earlier server crashed between the two).
  */
@@ -81,7 +88,7 @@ alloc_open (struct alloc *a, const struct geometry *geo,
   a->meta = meta;
   a->discard = discard;
   a->file_len = a->open_len = size;
-  a->grown_off = a->ahead_max = UINT64_MAX;
+  a->step_off = a->ahead_max = UINT64_MAX;
   a->virgin_off = geometry_cluster_end (geo, size);
   a->virgin_end = file->fixed_size ? 0 : UINT64_MAX;
   return find_lost (a);
@@ -107,16 +114,55 @@ no_space (int r)
   return r == -EFBIG || r == -EDQUOT || r == -ENOTSUP ? -ENOSPC : r;
 }
 
-/* Grow by the step that filter preallocate asks for. */
+/* Was at least half of the last step written? */
+static bool
+is_filled (struct alloc *a)
+{
+  uint64_t off = a->step_off, len, holes = 0;
+  enum backend_extent_type type;
+  unsigned i;
+
+  for (i = 0; i < MAX_LOOKS && off + STEP_MARGIN < a->file_len; ++i) {
+    if (a->file->ops->extent == NULL ||
+        a->file->ops->extent (a->file, off, a->file_len - STEP_MARGIN - off,
+                              &type, &len) < 0 || len == 0)
+      break;
+    if (type == BACKEND_HOLE)
+      holes += len;
+    off += len;
+  }
+  return holes <= (off - a->step_off) / 2;
+}
+
+static void
+note_grown (struct alloc *a, uint64_t start, uint64_t end)
+{
+  struct alloc_span *last = a->nr_grown > 0 ? &a->grown[a->nr_grown-1] : NULL;
+
+  if (last && (last->end == start || a->nr_grown == ALLOC_MAX_GROWN))
+    last->end = end;
+  else
+    a->grown[a->nr_grown++] = (struct alloc_span) { start, end };
+}
+
+/* Grow by the step that filter preallocate asks for.  Where the last one was
+ * left mostly empty, since small parts of clusters are written, space would
+ * only have to be given back, piece by piece: then grow by size alone.
+ */
 static int
 grow_by_hint (struct alloc *a, uint64_t end,
               const struct alloc_growth *growth)
 {
   const uint64_t align = growth->align > 0 ? growth->align : 1;
-  uint64_t target;
+  uint64_t size = growth->size, target;
+  bool dense = true;
   int r;
 
-  if (__builtin_add_overflow (a->file_len, growth->size, &target))
+  if (a->step_off != UINT64_MAX)
+    dense = is_filled (a);
+  else if (size > FIRST_STEP)
+    size = FIRST_STEP;
+  if (__builtin_add_overflow (a->file_len, size, &target))
     return -EFBIG;
   if (target < end)
     target = end;
@@ -125,10 +171,13 @@ grow_by_hint (struct alloc *a, uint64_t end,
     return -EFBIG;
   if (target > INT64_MAX)
     return -EFBIG;
-  r = backend_grow (a->file, target, true);
-  if (r == 0 && a->grown_off == UINT64_MAX)
-    a->grown_off = a->file_len;
-  return r;
+  r = backend_grow (a->file, target, dense);
+  if (r < 0)
+    return r;
+  if (dense)
+    note_grown (a, a->file_len, target);
+  a->step_off = a->file_len;
+  return 0;
 }
 
 /* Grow by a hole: few calls, but little for a small image, since the file

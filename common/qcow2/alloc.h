@@ -34,6 +34,13 @@ struct alloc_range {
   uint64_t generation;          /* limbo only: when it was retired */
 };
 
+struct alloc_span {             /* bytes */
+  uint64_t start, end;
+};
+
+/* When there are more spans, the last one covers what is between. */
+#define ALLOC_MAX_GROWN 32
+
 struct alloc_list {
   struct alloc_range *ranges;
   size_t len, cap;
@@ -54,8 +61,10 @@ struct alloc {
                                    in this session, and reads as zero */
   uint64_t file_len;            /* the file is at least so long */
   uint64_t open_len;            /* so long it was when it was opened */
-  uint64_t grown_off;           /* from here on the file was grown by the
-                                   hint; UINT64_MAX = it was not */
+  uint64_t step_off;            /* start of the last step by the hint;
+                                   UINT64_MAX = there was none */
+  struct alloc_span grown[ALLOC_MAX_GROWN]; /* allocated by the hint */
+  unsigned nr_grown;
   bool no_hint;                 /* the host cannot do what the hint asks */
   bool unproven;                /* alloc_trim_file left something */
   /* Storage that cannot grow, see alloc-ahead.c. */
