@@ -81,3 +81,27 @@ for damage in 'bitmap[0].table[0]=1<<50' 'bitmap[0].table[0]=513' \
         fi
     fi
 done
+
+# On a terminal the check of a large image says how far it is, and then
+# leaves the line to the summary.
+qemu-img create -q -f qcow2 -o cluster_size=512,preallocation=metadata \
+         t.qcow2 100M
+"$PYTHON" - > out <<'EOT'
+import os, pty
+pid, fd = pty.fork ()
+if pid == 0:
+    os.execlp ("nbdkit", "nbdkit", "qcow2", "t.qcow2", "check=true")
+try:
+    while True:
+        out = os.read (fd, 1000)
+        if not out:
+            break
+        print (out.decode (), end="")
+except OSError:                 # the other end is closed
+    pass
+assert os.waitpid (pid, 0)[1] == 0
+EOT
+tr '\r' '\n' < out > lines
+grep '^checked  50 %$' lines
+test "$(grep -c '^checked' lines)" -le 101
+grep '^clean: 0 errors' lines

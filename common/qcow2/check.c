@@ -302,6 +302,8 @@ check_run (struct core *core, const struct check_options *opts,
     r = check_compare (&k, NULL, NULL);
   if (r == 0)
     r = check_copied (&k, false);
+  if (opts && opts->progress)
+    opts->progress (opts->opaque, k.work_total, k.work_total);
   check_walk_close (&k);
   return r;
 }

@@ -25,7 +25,7 @@ struct check_result {
 /* All may be NULL.  Called in the thread that checks. */
 struct check_options {
   /* DONE out of TOTAL, of some unit; not more often than makes sense for a
-   * terminal.
+   * terminal.  The last call says that all is done.
    */
   void (*progress) (void *opaque, uint64_t done, uint64_t total);
   /* One line, without newline, about one problem that was found. */

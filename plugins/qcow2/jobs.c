@@ -41,17 +41,20 @@ print_problem (void *opaque, const char *text)
 static void
 print_progress (void *opaque, uint64_t done, uint64_t total)
 {
-  static bool shown;
+  static int shown = -1;        /* percent */
+  int percent = total > 0 ? 100.0 * done / total : 100;
 
   (void) opaque;
-  if (!isatty (STDERR_FILENO))
+  if (percent == shown || !isatty (STDERR_FILENO))
     return;
   if (done < total) {
-    fprintf (stderr, "\rchecked %3.0f %%", 100.0 * done / total);
-    shown = true;
+    fprintf (stderr, "\rchecked %3d %%", percent);
+    shown = percent;
   }
-  else if (shown)
+  else if (shown != -1) {
     fprintf (stderr, "\r              \r");
+    shown = -1;
+  }
 }
 
 const struct check_options jobs_check_options = {
