@@ -31,6 +31,7 @@ struct rebuild {
   uint64_t nr_entries;
   uint64_t table_idx;           /* its first cluster */
   uint64_t end_idx;             /* of all that was placed */
+  uint64_t full_idx, full_end_idx;      /* nothing is free in there */
 };
 
 static int
@@ -95,7 +96,8 @@ static int
 place (struct rebuild *rb, uint64_t start, uint64_t nr, uint64_t *idx)
 {
   const unsigned bits = rb->core->geo.cluster_bits;
-  uint64_t c = start, next, i;
+  const bool known = start >= rb->full_idx && start < rb->full_end_idx;
+  uint64_t c = known ? rb->full_end_idx : start, next, i;
   bool full;
   int r;
 
@@ -114,6 +116,12 @@ place (struct rebuild *rb, uint64_t start, uint64_t nr, uint64_t *idx)
     c += i;
   }
   *idx = c;
+  /* Many blocks may have to go behind the same long range. */
+  if (nr == 1) {
+    if (!known)
+      rb->full_idx = start;
+    rb->full_end_idx = c + 1;
+  }
   for (i = 0; i < nr; ++i) {
     r = check_count_add (rb->counts, c + i, 1, &full);
     if (r < 0)

@@ -186,6 +186,9 @@ bitmap_seeds (void)
   seed_write ("fuzz-bitmaps", "three", seed, sizeof seed);
   put_be32 (p + 12, 3);
   seed_write ("fuzz-bitmaps", "in-use", seed, sizeof seed);
+  put_be32 (p + 8, 1 << 24);    /* slow to repair, once */
+  seed_write ("fuzz-bitmaps", "large-table", seed, sizeof seed);
+  put_be32 (p + 8, 1);
   put_be32 (p + 12, 2);
   p[17] = 16;
   seed_write ("fuzz-bitmaps", "coarse", seed, sizeof seed);
