@@ -254,7 +254,9 @@ test (const char *options, unsigned size_k, bool v2, bool bitmap)
   initial = crash_run_load (path);
   unlink (path);
   for (op = 0; op < (v2 ? GROW : NR_OPS); op++)
-    test_op (initial, op, v2, bitmap);
+    /* Only small clusters make small L1 tables. */
+    if (op != GROW_L1 || strstr (options, "=4k"))
+      test_op (initial, op, v2, bitmap);
   backend_close (initial);
 }
 
@@ -268,12 +270,12 @@ main (void)
     return 77;
   }
   assert (ccache_create (1 << 20, &ccache) == 0);
-  test ("cluster_size=64k", 2048, false, false);
-  test ("cluster_size=64k", 2048, false, true);
+  test ("cluster_size=64k", 1280, false, false);
+  test ("cluster_size=64k", 1280, false, true);
   test ("cluster_size=4k,refcount_bits=64", 1024, false, false);
-  test ("cluster_size=64k,extended_l2=on,lazy_refcounts=on", 2048, false,
+  test ("cluster_size=64k,extended_l2=on,lazy_refcounts=on", 1280, false,
         false);
-  test ("cluster_size=64k,compat=0.10", 2048, true, false);
+  test ("cluster_size=64k,compat=0.10", 1280, true, false);
   ccache_free (ccache);
   return 0;
 }
