@@ -19,6 +19,9 @@
  *
  * Locks: none; calls of several threads are in the log as they overlap.
  *
+ * sync_file_range and posix_fadvise change nothing and promise nothing, so
+ * they are of no interest.
+ *
  * Files are known by device and inode, whatever the descriptor came from.
  * Files that do not exist at the start are not recorded.
  */
@@ -453,15 +456,6 @@ writev (int fd, const struct iovec *iov, int n)
 
   refuse (fd, "writev");
   return real (fd, iov, n);
-}
-
-int
-sync_file_range (int fd, off64_t off, off64_t len, unsigned flags)
-{
-  REAL (sync_file_range);
-
-  refuse (fd, "sync_file_range");
-  return real (fd, off, len, flags);
 }
 
 ssize_t
