@@ -38,7 +38,7 @@
  */
 #define FIRST_STEP (UINT64_C (2) << 20)
 #define STEP_MARGIN (UINT64_C (1) << 20)
-#define MAX_LOOKS 32
+#define MAX_LOOKS 12
 
 /* Space beyond the end of the file that the refcounts say is in use: the
  * file was cut off (or an earlier server crashed between the two).
