@@ -39,7 +39,7 @@ import time
 sys.dont_write_bytecode = True
 
 from client import Client
-from recording import Disk, Fate, Recording
+from recording import Disk, Fate, Recording, RecordingError
 from scenarios import (IMAGE, JOBS, KINDS, STACKS, create, is_possible,
                        job_is_possible, qemu_img)
 from shadow import Shadow, parse
@@ -381,7 +381,8 @@ def run_case(options, word):
             case.run_faults(first)
         else:
             case.run_load(first)
-    except (Failure, RuntimeError, subprocess.SubprocessError) as e:
+    except (Failure, RecordingError, RuntimeError,
+            subprocess.SubprocessError) as e:
         print("".join(said))
         print("%s, seed %d: %s: %s" % (word, options.seed, case.what, e))
         if options.keep:
