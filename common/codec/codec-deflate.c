@@ -5,10 +5,12 @@
  *
  *   one byte repeated        a remembered stream
  *   noise                    nothing: the caller stores it plain
- *   all else, by level       ISA-L (1, 2), deflate-match.c (3; 1 and 2
- *                            without ISA-L), zlib (4 to 9)
+ *   window of 4 KiB          ISA-L (levels 1 to 3), zlib (4 to 9)
+ *   window of 32 KiB         ISA-L (1, 2), libdeflate (3 to 9), which cannot
+ *                            limit the window
  *
- * and three ways to read one: libdeflate is the fastest for whole
+ * with zlib in place of a library that is not there, and three ways to
+ * read one: libdeflate is the fastest for whole
  * clusters but cannot stop half way; ISA-L can; and zlib, which is always
  * there, has the last word on every stream that another library does
  * not like.  So what is accepted does not depend on the build, and is
@@ -37,18 +39,22 @@
 
 #include "codec.h"
 #include "codec-internal.h"
-#include "deflate-match.h"
 #include "deflate-probe.h"
 
+#define MAX_LEVEL 9
 #define DEFAULT_LEVEL 3
-#define MATCH_MAX_LEVEL 3       /* the highest one of deflate-match.c */
 
 #ifdef HAVE_LIBISAL
-#define ISAL_MAX_LEVEL 2
+#define ISAL_MAX_LEVEL 3
 /* Small: blocks of 16k symbols compress better than larger ones. */
 #define ISAL_BUF_LEN(level) \
-  ((level) == 2 ? ISAL_DEF_LVL2_SMALL : ISAL_DEF_LVL1_SMALL)
-#define ISAL_BUF_MAX ISAL_DEF_LVL2_SMALL
+  ((level) == 3 ? ISAL_DEF_LVL3_SMALL : \
+   (level) == 2 ? ISAL_DEF_LVL2_SMALL : ISAL_DEF_LVL1_SMALL)
+#define ISAL_BUF_MAX ISAL_DEF_LVL3_SMALL
+#endif
+
+#ifdef HAVE_LIBDEFLATE
+#define LIBDEFLATE_MIN_LEVEL 3  /* of ours: ISA-L is faster below */
 #endif
 
 /* Blocks of up to 16k symbols.  QEMU uses 9, which gives larger and slower
@@ -67,7 +73,6 @@ struct zlib_deflater {
 struct codec_deflate {
   struct zlib_deflater main;
   struct zlib_deflater runs;    /* of compress_run */
-  struct deflate_match *match;
   z_stream inflater;
   bool inflater_ready;
 
@@ -78,6 +83,8 @@ struct codec_deflate {
 #endif
 #ifdef HAVE_LIBDEFLATE
   struct libdeflate_decompressor *libdeflate;
+  struct libdeflate_compressor *compressor;
+  int compressor_level;         /* of ours */
 #endif
 
   /* The stream of RUN_LEN bytes of RUN_BYTE.  RUN_LEN == 0: none. */
@@ -91,7 +98,7 @@ void
 codec_deflate_level_range (int *min, int *max, int *def)
 {
   *min = 1;
-  *max = 9;
+  *max = MAX_LEVEL;
   *def = DEFAULT_LEVEL;
 }
 
@@ -106,7 +113,6 @@ codec_deflate_free (struct codec_deflate *ctx)
     deflateEnd (&ctx->runs.strm);
   if (ctx->inflater_ready)
     inflateEnd (&ctx->inflater);
-  deflate_match_free (ctx->match);
 #ifdef HAVE_LIBISAL
   free (ctx->isal);
   free (ctx->isal_buf);
@@ -115,6 +121,8 @@ codec_deflate_free (struct codec_deflate *ctx)
 #ifdef HAVE_LIBDEFLATE
   if (ctx->libdeflate)
     libdeflate_free_decompressor (ctx->libdeflate);
+  if (ctx->compressor)
+    libdeflate_free_compressor (ctx->compressor);
 #endif
   free (ctx);
 }
@@ -190,31 +198,40 @@ compress_isal (struct codec_deflate *ctx, int level, unsigned window,
 
 #endif /* HAVE_LIBISAL */
 
-static int64_t
-compress_match (struct codec_deflate *ctx, int level, unsigned window,
-                const void *in, size_t len, void *out, size_t out_len)
-{
-  static const unsigned effort[MATCH_MAX_LEVEL + 1] = { 0, 1, 2, 3 };
+#ifdef HAVE_LIBDEFLATE
 
-  if (ctx->match == NULL) {
-    ctx->match = deflate_match_create ();
-    if (ctx->match == NULL)
+static int64_t
+compress_libdeflate (struct codec_deflate *ctx, int level,
+                     const void *in, size_t len, void *out, size_t out_len)
+{
+  /* Level 2 is enough to beat zlib at level 6 with QEMU's window. */
+  static const int levels[MAX_LEVEL + 1] = { 0, 1, 1, 2, 4, 5, 6, 8, 10, 12 };
+
+  if (ctx->compressor == NULL || ctx->compressor_level != level) {
+    if (ctx->compressor)
+      libdeflate_free_compressor (ctx->compressor);
+    ctx->compressor = libdeflate_alloc_compressor (levels[level]);
+    ctx->compressor_level = level;
+    if (ctx->compressor == NULL)
       return -ENOMEM;
   }
-  return deflate_match_compress (ctx->match, effort[level], window,
-                                 in, len, out, out_len);
+  return libdeflate_deflate_compress (ctx->compressor, in, len, out, out_len);
 }
+
+#endif /* HAVE_LIBDEFLATE */
 
 static int64_t
 compress_at (struct codec_deflate *ctx, int level, unsigned window,
              const void *in, size_t len, void *out, size_t out_len)
 {
+#ifdef HAVE_LIBDEFLATE
+  if (window > 4096 && level >= LIBDEFLATE_MIN_LEVEL)
+    return compress_libdeflate (ctx, level, in, len, out, out_len);
+#endif
 #ifdef HAVE_LIBISAL
   if (level <= ISAL_MAX_LEVEL)
     return compress_isal (ctx, level, window, in, len, out, out_len);
 #endif
-  if (level <= MATCH_MAX_LEVEL)
-    return compress_match (ctx, level, window, in, len, out, out_len);
   return compress_zlib (&ctx->main, level, window, in, len, out, out_len);
 }
 
@@ -405,10 +422,14 @@ codec_deflate_want (size_t out_len, size_t want)
 const char *
 codec_deflate_library (void)
 {
-#ifdef HAVE_LIBISAL
-  return "isal+own+zlib";
+#if defined HAVE_LIBISAL && defined HAVE_LIBDEFLATE
+  return "isal+libdeflate+zlib";
+#elif defined HAVE_LIBISAL
+  return "isal+zlib";
+#elif defined HAVE_LIBDEFLATE
+  return "libdeflate+zlib";
 #else
-  return "own+zlib";
+  return "zlib";
 #endif
 }
 
