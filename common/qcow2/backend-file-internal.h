@@ -30,7 +30,7 @@ struct backend_file {
   bool is_block;
   uint32_t sector_size;         /* block devices: unit of zero, punch */
   uint64_t dev, ino;
-  pthread_rwlock_t growth;      /* see backend-file.c */
+  struct ranked_rwlock growth;  /* LOCK_GROWTH */
   struct ranked_mutex lock;     /* LOCK_BACKEND: LENGTH, KEPT */
   _Atomic int64_t length;       /* block devices and writable files only */
   struct backend_file_range kept[MAX_KEPT];
@@ -87,13 +87,15 @@ extern int backend_file_fail_range (const struct backend_file *f,
 extern int backend_file_refresh_length (struct backend_file *f)
   __attribute__ ((__warn_unused_result__));
 
-/* Call this before a change up to END that may make the file longer, and
- * backend_file_end_change, with what it returned, behind it.  In between
- * the file is not grown by grow.
+/* May a change up to END make the file longer?  Then it holds LOCK_GROWTH
+ * shared, and the length is looked at again behind it.
  */
-extern bool backend_file_begin_change (struct backend_file *f, uint64_t end);
-extern int backend_file_end_change (struct backend_file *f, bool extends)
-  __attribute__ ((__warn_unused_result__));
+static inline bool
+backend_file_extends (const struct backend_file *f, uint64_t end)
+{
+  return end > (uint64_t) atomic_load_explicit (&f->length,
+                                                memory_order_acquire);
+}
 
 /* Operations of struct backend_ops: backend-file-space.c. */
 extern int backend_file_space_zero (struct backend *b, uint64_t off,

@@ -7,7 +7,7 @@
  *  - unreserve changes nothing that is read: it makes holes only where
  *    SEEK_HOLE says that nothing was written.
  *
- * Locks: GROWTH and LOCK_BACKEND, see backend-file.c.
+ * Locks: LOCK_GROWTH and LOCK_BACKEND, see backend-file.c.
  *
  * Does not read or write data.
  */
@@ -130,20 +130,12 @@ keep_space (struct backend_file *f, uint64_t start, uint64_t end)
   f->kept[f->nr_kept++] = (struct backend_file_range) { start, end };
 }
 
-int
-backend_file_space_zero (struct backend *b, uint64_t off, uint64_t len)
+/* 0 or -errno, as the system call gave it. */
+static int
+zero (struct backend_file *f, uint64_t off, uint64_t len)
 {
-  struct backend_file *f = backend_file_of (b);
-  int r = -ENOTSUP, r2;
-  bool extends;
+  int r = -ENOTSUP;
 
-  if (len == 0)
-    return 0;
-  if (!backend_file_range_is_valid (off, len))
-    return -ENOSPC;
-  if (!is_sector_aligned (f, off, len))
-    return -ENOTSUP;
-  extends = backend_file_begin_change (f, off + len);
   if (f->can_zero_range) {
     /* Block devices insist on KEEP_SIZE. */
     r = do_fallocate (f, FALLOC_FL_ZERO_RANGE |
@@ -153,7 +145,30 @@ backend_file_space_zero (struct backend *b, uint64_t off, uint64_t len)
   }
   if (r == -ENOTSUP)
     r = zero_by_hole (f, off, len);
-  r2 = backend_file_end_change (f, extends);
+  return r;
+}
+
+int
+backend_file_space_zero (struct backend *b, uint64_t off, uint64_t len)
+{
+  struct backend_file *f = backend_file_of (b);
+  int r, r2 = 0;
+
+  if (len == 0)
+    return 0;
+  if (!backend_file_range_is_valid (off, len))
+    return -ENOSPC;
+  if (!is_sector_aligned (f, off, len))
+    return -ENOTSUP;
+  if (!backend_file_extends (f, off + len))
+    r = zero (f, off, len);
+  else {
+    READ_SCOPE (&f->growth);
+
+    r = zero (f, off, len);
+    /* After a failure as well: part of it may have been done. */
+    r2 = backend_file_refresh_length (f);
+  }
   if (r == 0)
     keep_space (f, off, off + len);
   r = finish_range (f, "zeroing", off, len, r);
@@ -225,19 +240,21 @@ backend_file_space_grow (struct backend *b, uint64_t len, bool allocate)
     return -ENOTSUP;
   if (len > INT64_MAX)
     return -EFBIG;
-  pthread_rwlock_wrlock (&f->growth);
-  if (fstat (f->fd, &st) == -1)
-    r = -errno;
-  else if (len > (uint64_t) st.st_size && !allocate)
-    r = set_length (f, len);
-  else if (len > (uint64_t) st.st_size) {
-    r = do_fallocate (f, 0, st.st_size, len - st.st_size);
-    if (r == -ENOTSUP)
-      f->can_allocate = false;
+  {
+    WRITE_SCOPE (&f->growth);
+
+    if (fstat (f->fd, &st) == -1)
+      r = -errno;
+    else if (len > (uint64_t) st.st_size && !allocate)
+      r = set_length (f, len);
+    else if (len > (uint64_t) st.st_size) {
+      r = do_fallocate (f, 0, st.st_size, len - st.st_size);
+      if (r == -ENOTSUP)
+        f->can_allocate = false;
+    }
+    /* A failed fallocate may have added a part, which reads as zeroes. */
+    r2 = backend_file_refresh_length (f);
   }
-  /* A failed fallocate may have added a part, which reads as zeroes. */
-  r2 = backend_file_refresh_length (f);
-  pthread_rwlock_unlock (&f->growth);
   r = finish_length (f, len, true, r);
   return r < 0 ? r : r2;
 }
@@ -256,10 +273,12 @@ backend_file_space_truncate (struct backend *b, uint64_t len, bool allocate)
   longer = len > (uint64_t) atomic_load (&f->length);
   if (allocate && longer)
     return backend_file_space_grow (b, len, true);
-  pthread_rwlock_wrlock (&f->growth);
-  r = set_length (f, len);
-  r2 = backend_file_refresh_length (f);
-  pthread_rwlock_unlock (&f->growth);
+  {
+    WRITE_SCOPE (&f->growth);
+
+    r = set_length (f, len);
+    r2 = backend_file_refresh_length (f);
+  }
   r = finish_length (f, len, longer, r);
   return r < 0 ? r : r2;
 }

@@ -8,7 +8,7 @@
  *    fstat's: each change of the length is followed by an fstat under the
  *    lock, so of two changes that race the later look wins.
  *  - Growing never makes the file shorter: what writes beyond the cached
- *    length holds GROWTH shared, and growing (ftruncate, after a look at the
+ *    length holds LOCK_GROWTH shared, and growing (ftruncate, after a look at the
  *    true length) holds it exclusively.  Whoever writes below the cached
  *    length has nothing to fear, since only truncate makes that shorter,
  *    while no request is served.
@@ -21,8 +21,8 @@
  * allocated or converted extents; what it leaves out are time stamps.
  *
  * Locks: LOCK_BACKEND protects the store to the cached length.  Held across
- * an fstat, never across data I/O.  GROWTH is outside of it, inside of all
- * locks of the engine, and held across the write or growth in question.
+ * an fstat, never across data I/O.  LOCK_GROWTH: see above; held across the
+ * write or the growth in question.
  *
  * RLIMIT_FSIZE: the kernel sends SIGXFSZ with the EFBIG that is handled
  * here as a full disk.  The signal must be ignored by the process (the
@@ -95,29 +95,6 @@ backend_file_refresh_length (struct backend_file *f)
     return fail_stat (f, errno);
   atomic_store_explicit (&f->length, st.st_size, memory_order_release);
   return 0;
-}
-
-bool
-backend_file_begin_change (struct backend_file *f, uint64_t end)
-{
-  if (end <= (uint64_t) atomic_load_explicit (&f->length,
-                                              memory_order_acquire))
-    return false;
-  pthread_rwlock_rdlock (&f->growth);
-  return true;
-}
-
-int
-backend_file_end_change (struct backend_file *f, bool extends)
-{
-  int r;
-
-  if (!extends)
-    return 0;
-  /* After a failure as well: part of it may have been done. */
-  r = backend_file_refresh_length (f);
-  pthread_rwlock_unlock (&f->growth);
-  return r;
 }
 
 static int
@@ -224,16 +201,22 @@ file_pwritev (struct backend *b, struct iovec *iov, int iovcnt,
 {
   struct backend_file *f = backend_file_of (b);
   const uint64_t len = iov_size (iov, iovcnt);
-  bool synced, extends;
+  bool synced;
   int r, r2;
 
   if (!backend_file_range_is_valid (off, len))
     return backend_file_fail_range (f, "write", off, len, EFBIG);
-  extends = backend_file_begin_change (f, off + len);
-  r = write_all (f, iov, iovcnt, off, flags, &synced);
-  r2 = backend_file_end_change (f, extends);
-  if (r == 0)
-    r = r2;
+  if (!backend_file_extends (f, off + len))
+    r = write_all (f, iov, iovcnt, off, flags, &synced);
+  else {
+    READ_SCOPE (&f->growth);
+
+    r = write_all (f, iov, iovcnt, off, flags, &synced);
+    /* After a failure as well: part of it may have been done. */
+    r2 = backend_file_refresh_length (f);
+    if (r == 0)
+      r = r2;
+  }
   if (r == 0 && !synced)
     r = b->ops->flush (b);
   return r;
@@ -302,7 +285,7 @@ file_close (struct backend *b)
 
   if (f->fd >= 0)
     close (f->fd);
-  pthread_rwlock_destroy (&f->growth);
+  ranked_rwlock_destroy (&f->growth);
   ranked_mutex_destroy (&f->lock);
   free (b->name);
   free (f);
@@ -402,7 +385,7 @@ backend_file_open (const char *path, unsigned flags, struct backend **b)
     nbdkit_error ("%s: out of memory", path);
     return -ENOMEM;
   }
-  pthread_rwlock_init (&f->growth, NULL);
+  ranked_rwlock_init (&f->growth, LOCK_GROWTH);
   ranked_mutex_init (&f->lock, LOCK_BACKEND);
   f->backend.ops = &file_ops;
   f->backend.writable = flags & BACKEND_FILE_WRITABLE;

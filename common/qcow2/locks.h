@@ -28,6 +28,8 @@ enum lock_rank {
   LOCK_HEADER,       /* feature bits, header sector      yes: one write */
   LOCK_BITMAPS,      /* in-memory dirty bitmaps          no */
   LOCK_CRYPT,        /* pool of cipher contexts          no */
+  LOCK_GROWTH,       /* rwlock: the file gets longer;
+                        writes beyond its end share it   yes */
   LOCK_BACKEND,      /* cached file length, connections  leaf */
 };
 
