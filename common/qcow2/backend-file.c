@@ -8,8 +8,8 @@
  *    fstat's: each change of the length is followed by an fstat under the
  *    lock, so of two changes that race the later look wins.
  *  - Growing never makes the file shorter: what writes beyond the cached
- *    length holds LOCK_GROWTH shared, and growing (ftruncate, after a look at the
- *    true length) holds it exclusively.  Whoever writes below the cached
+ *    length holds LOCK_GROWTH shared, and growing (ftruncate, after a look at
+ *    the true length) holds it exclusively.  Whoever writes below the cached
  *    length has nothing to fear, since only truncate makes that shorter,
  *    while no request is served.
  *  - What the storage cannot do (-ENOTSUP) is remembered, per operation.
