@@ -184,6 +184,10 @@ def _group_table(rows, f):
     if "ours+preallocate" in stacks or "ours+cowmerge" in stacks:
         compared.append("ours")
         head.append("to plain (target)")
+    for against in [t["against"] for wl in rows for t in wl["targets"]]:
+        if against not in compared + ["ours", "limit"]:
+            compared.append(against)
+            head.append("to %s (target)" % against)
     f.write("| " + " | ".join(head) + " |\n")
     f.write("|---" * len(head) + "|\n")
     for wl in rows:

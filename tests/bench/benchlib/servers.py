@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The servers that are compared, and how each is started and stopped.
 
-A server's name is BASE[+FILTER...][:OPTION...].  Bases:
+A server's name is BASE[+FILTER...][:OPTION...], where an option is a
+parameter of the plugin or of a filter.  Bases:
 
   ours            nbdkit with this package's plugin
   null            nbdkit's null plugin: what nbdkit's core costs alone
@@ -13,6 +14,7 @@ A server's name is BASE[+FILTER...][:OPTION...].  Bases:
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +37,8 @@ def family(name):
 
 
 def nbdkit_argv(ctx, name, image, extra, socket, threads=None):
-    parts = name.split("+")
+    stack, *options = name.split(":")
+    parts = stack.split("+")
     argv = ["nbdkit", "-f", "-U", socket or "-"]
     argv += ["-t", str(threads or ctx.threads)]
     if parts[0] == "null":
@@ -44,7 +47,7 @@ def nbdkit_argv(ctx, name, image, extra, socket, threads=None):
         return argv + ["file", image["raw"]]
     for f in parts[1:]:
         argv.append("--filter=" + ctx.filter(f))
-    argv += [ctx.plugin(), "file=" + image["qcow2"]] + list(extra)
+    argv += [ctx.plugin(), "file=" + image["qcow2"]] + options + list(extra)
     return argv
 
 
@@ -66,7 +69,7 @@ def qsd_argv(ctx, name, image, socket):
 
 def server_argv(ctx, name, image, socket, extra=(), threads=None):
     """The command line of a server, or Missing."""
-    base = name.split("+")[0]
+    base = re.split("[+:]", name)[0]
     if base in ("ours", "raw", "null"):
         ctx.require("nbdkit")
         return nbdkit_argv(ctx, name, image, extra, socket, threads)

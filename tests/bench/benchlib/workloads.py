@@ -298,6 +298,7 @@ def _compressed():
 def _compress():
     """Filter compress against qemu-img convert."""
     f = "ours+compress"
+    level6 = f + ":compress-level=6"
     common = dict(func=measure.compress_in, check=True, rounds=3)
     out = []
     for codec, against in (("zlib", 5), ("zstd", 1.15)):
@@ -320,10 +321,12 @@ def _compress():
                  "compress", lambda i: {"raw": i.noise()},
                  servers=(f, "convert"), codec="zlib",
                  targets=(Target(8, "convert", f),), **common),
-        Workload("compress-1-thread", "write compressed, zlib, 1 thread",
-                 "compress", lambda i: {"raw": i.data600()},
-                 servers=(f, "convert"), codec="zlib",
-                 extra={f: ("compress-threads=1",)}, **common),
+        Workload("compress-threads", "write compressed, zlib, level 6",
+                 "threads", lambda i: {"raw": i.data600()},
+                 servers=(level6 + ":compress-threads=1",
+                          level6 + ":compress-threads=2"), codec="zlib",
+                 targets=(Target(1.8, level6 + ":compress-threads=1",
+                                 level6 + ":compress-threads=2"),), **common),
     ]
     return out
 
