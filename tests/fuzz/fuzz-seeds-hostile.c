@@ -123,6 +123,16 @@ large_disk (void)
   save (b, "large-disk");
 }
 
+/* The first extension, the backing format, begins with a zero byte. */
+static void
+empty_format (void)
+{
+  struct backend *b = seed_image ("backing");
+
+  set (b, HDR_V3_LENGTH + 8, 0);
+  save (b, "empty-format");
+}
+
 /* Marks that ask for a repair. */
 static void
 marked (void)
@@ -160,6 +170,7 @@ seed_hostile_images (void)
   one_l2_table ();
   large_snapshots ();
   large_disk ();
+  empty_format ();
   marked ();
   trim_compressed ();
 }
