@@ -299,7 +299,10 @@ run_commit (struct commit *c)
   r = freeze (c, &f);
   if (r == 0 && !f.blocks && !f.l1 && !f.reftable &&
       f.changes == c->stable) {
-    if (had_data)
+    /* Not only our own: data that we are asked for may be what another
+     * thread, which cleared the flag, has not made stable yet.
+     */
+    if (had_data || c->data_flushes > 1)
       r = commit_barrier (c);
     thaw (c, &f, false, r == 0);
     goto out;
