@@ -11,7 +11,8 @@
 # - a function of the engine that returns an error must have its result
 #   used: its declaration says warn_unused_result;
 # - no dead code, no notes to self, no lines over 80 columns;
-# - each file names its licence.
+# - each file names its licence;
+# - in documents, --run comes with -U -.
 
 source ./functions.sh
 set -e
@@ -101,6 +102,17 @@ for path in sorted(glob.glob(top + "/common/qcow2/*.h")):
             report(path, raw[:m.start()].count("\n") + 1,
                    "%s returns errors, but not warn_unused_result" %
                    m.group(1))
+# Examples with --run have a socket of their own: the port of everybody may
+# be that of another server.
+for path in (glob.glob(top + "/*.md") + glob.glob(top + "/docs/*.md") +
+             glob.glob(top + "/*/*/*.pod")):
+    with open(path) as f:
+        raw = f.read()
+    for m in re.finditer(r"(?:^ +nbdkit .*\\\n)(?:.*\\\n)*.*\n|^ +nbdkit .*\n",
+                         raw, flags=re.M):
+        if "--run" in m.group(0) and " -U -" not in m.group(0):
+            report(path, raw[:m.start()].count("\n") + 1,
+                   "--run without -U -")
 for b in bad:
     print(b)
 sys.exit(1 if bad else 0)

@@ -25,7 +25,8 @@ enum lock_rank {
                         take it shared                   only a miss in a
                                                          change, rare growth */
   LOCK_CCACHE,       /* decompressed clusters            no */
-  LOCK_HEADER,       /* feature bits, header sector      yes: one write */
+  LOCK_HEADER,       /* feature bits, header sector      yes: header writes,
+                                                         barriers */
   LOCK_BITMAPS,      /* in-memory dirty bitmaps          no */
   LOCK_CRYPT,        /* pool of cipher contexts          no */
   LOCK_GROWTH,       /* rwlock: the file gets longer;
