@@ -18,6 +18,11 @@ plugin=.libs/cowmerge-test-plugin.so
 expect_fail nbdkit --filter=cowmerge $plugin version=7
 expect_message "different versions .hints 1 and 7."
 
+# In the wrong order nothing would be compressed.
+expect_fail nbdkit --filter=compress --filter=cowmerge $plugin
+expect_message "put --filter=cowmerge before --filter=compress"
+nbdkit -U - --filter=cowmerge --filter=compress $plugin --run true
+
 for arg in cowmerge-max=0 cowmerge-max=x \
            cowmerge-delay=-1 cowmerge-delay=x cowmerge-delay= \
            cowmerge-read-gap=33M cowmerge-read-gap=x; do

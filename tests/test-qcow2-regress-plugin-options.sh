@@ -52,6 +52,29 @@ if [ "$have_gnutls" = "yes" ]; then
 assert h.get_size () == 1 << 20"'
 fi
 
+# What makes no sense gets a sentence of its own.
+expect_fail nbdkit -U - qcow2 file= --run true
+expect_message 'file= must not be empty'
+expect_fail nbdkit -U - qcow2 mid.qcow2 file=q.qcow2 --run true
+expect_message 'file= is given twice'
+for job in resize=2M repair=all snapshot-create=x; do
+    expect_fail nbdkit -U - qcow2 q.qcow2 check=true $job --run true
+    expect_message 'check=true changes nothing'
+done
+for lock in true false; do
+    expect_fail nbdkit -U - qcow2 self.qcow2 create=true size=1M \
+                data-file=self.qcow2 lock=$lock --run true
+    expect_message 'this is the image itself'
+    test ! -e self.qcow2
+done
+if [ "$have_gnutls" = "yes" ]; then
+    echo > empty
+    expect_fail nbdkit -U - qcow2 e.qcow2 create=true size=1M encrypt=luks \
+                passphrase=+empty --run true
+    expect_message 'not an empty one'
+    test ! -e e.qcow2
+fi
+
 # dir=
 mkdir dir
 expect_fail nbdkit -U - qcow2 dir=dir data-file=d.raw --run true

@@ -130,11 +130,21 @@ cowmerge_config (nbdkit_next_config *next, nbdkit_backend *nxdata,
   "cowmerge-read-gap=SIZE    Read parts so far apart together (16k)."
 
 static int
+cowmerge_config_complete (nbdkit_next_config_complete *next,
+                          nbdkit_backend *nxdata)
+{
+  if (layer_init () == -1)
+    return -1;
+  return next (nxdata);
+}
+
+static int
 cowmerge_get_ready (int final_thread_model)
 {
   thread_model = final_thread_model;
   block_pool_init (cowmerge_max);
-  return layer_init ();
+  layer_ready ();
+  return 0;
 }
 
 static bool
@@ -455,6 +465,7 @@ static struct nbdkit_filter filter = {
                        "clusters.",
   .unload            = cowmerge_unload,
   .config            = cowmerge_config,
+  .config_complete   = cowmerge_config_complete,
   .config_help       = cowmerge_config_help,
   .get_ready         = cowmerge_get_ready,
   .after_fork        = cowmerge_after_fork,

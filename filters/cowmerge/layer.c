@@ -58,8 +58,19 @@ layer_init (void)
     return -1;
   }
   /* Set in this thread from .config_complete to .after_fork. */
-  whole_clusters = hints->compress;
+  if (hints->compress) {
+    nbdkit_error ("cowmerge: this filter must stand above the compress "
+                  "filter, so that whole clusters reach that: put "
+                  "--filter=cowmerge before --filter=compress");
+    return -1;
+  }
   return 0;
+}
+
+void
+layer_ready (void)
+{
+  whole_clusters = get_hints ()->compress;
 }
 
 bool

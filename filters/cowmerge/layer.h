@@ -13,11 +13,16 @@
 
 #include "overlay.h"
 
-/* Find the hints.  To be called from .get_ready.  -1 with a message if the
- * plugin below is not one that gives them.
+/* Find the hints.  To be called from .config_complete, before that of what
+ * is below.  -1 with a message if the plugin below is not one that gives
+ * them, or if a filter above compresses: what it sends compressed
+ * would be buffered here, and written plain.
  */
 extern int layer_init (void)
   __attribute__ ((__warn_unused_result__));
+
+/* Find out whether a filter below compresses.  From .get_ready. */
+extern void layer_ready (void);
 
 /* Does a filter in this server compress whole clusters, and no parts of
  * them?

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NBDKIT_API_VERSION 2
@@ -195,6 +196,15 @@ make_crypto_header (const char *path, struct create_options *o,
   return create_check (path, o);
 }
 
+static bool
+is_same_file (const char *a, const char *b)
+{
+  struct stat sa, sb;
+
+  return stat (a, &sa) == 0 && stat (b, &sb) == 0 &&
+    sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
+}
+
 /* Open the data file, or make it: *MADE is its name then, to be freed. */
 static int
 open_data_file (const char *path, const struct create_options *o,
@@ -211,6 +221,10 @@ open_data_file (const char *path, const struct create_options *o,
     return r;
   if (ref.uri)
     r = backend_nbd_open (ref.uri, NULL, true, data);
+  else if (is_same_file (path, ref.path)) {
+    nbdkit_error ("data-file=%s: this is the image itself", o->data_file);
+    r = -EINVAL;
+  }
   else if (access (ref.path, F_OK) == 0)
     r = backend_file_open (ref.path, flags | BACKEND_FILE_WRITABLE, data);
   else {

@@ -3,6 +3,7 @@
 
 #include <config.h>
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,14 +84,21 @@ static const struct {
 #define NR_OPTIONS (sizeof table / sizeof table[0])
 
 static int
-set_string (char **dest, char *value)
+set_string (const char *key, char **dest, const char *value, bool is_path)
 {
-  if (value == NULL) {
-    nbdkit_error ("out of memory");
+  if (*dest) {
+    nbdkit_error ("%s= is given twice", key);
     return -1;
   }
-  free (*dest);
-  *dest = value;
+  if (value[0] == '\0') {
+    nbdkit_error ("%s= must not be empty", key);
+    return -1;
+  }
+  *dest = is_path ? nbdkit_absolute_path (value) : strdup (value);
+  if (*dest == NULL) {
+    nbdkit_error ("%s=%s: %s", key, value, strerror (errno));
+    return -1;
+  }
   return 0;
 }
 
@@ -150,9 +158,9 @@ options_set (const char *key, const char *value)
       continue;
     switch (table[i].kind) {
     case STRING:
-      return set_string (table[i].value, strdup (value));
+      return set_string (key, table[i].value, value, false);
     case PATH:
-      return set_string (table[i].value, nbdkit_absolute_path (value));
+      return set_string (key, table[i].value, value, true);
     case SIZE:
       return set_size (key, table[i].value, value);
     case BOOL:
@@ -219,8 +227,8 @@ check_encrypt (void)
     nbdkit_error ("encrypt=%s: must be luks", options.encrypt);
     return -1;
   }
-  if (options.passphrase == NULL) {
-    nbdkit_error ("encrypt=luks needs passphrase=");
+  if (options.passphrase == NULL || options.passphrase[0] == '\0') {
+    nbdkit_error ("encrypt=luks needs passphrase=, and not an empty one");
     return -1;
   }
   return 0;
@@ -253,6 +261,11 @@ options_complete (void)
   if (options.dir && (options.check || has_job ())) {
     nbdkit_error ("check=, repair=, resize= and snapshot-*= need one image: "
                   "use them with file=FILE");
+    return -1;
+  }
+  if (options.check && (options.create || has_job ())) {
+    nbdkit_error ("check=true changes nothing: it does not go with create=, "
+                  "repair=, resize= and snapshot-*=");
     return -1;
   }
   if (options.repair && strcmp (options.repair, "leaks") != 0 &&
