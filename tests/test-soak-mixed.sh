@@ -13,7 +13,7 @@ set -x
 requires_plugin qcow2
 requires_qemu_img
 requires_nbdsh
-# With the thread sanitizer the server may hang after its end, where p11-kit's
+# With sanitizers the server may hang after its end, where p11-kit's
 # exit handler waits for a lock of the C library.
 if [ "$sanitizers" = "thread" ]; then
     skip "the thread sanitizer and exit handlers of p11-kit"

@@ -118,10 +118,32 @@ locks_mutex_leave (struct ranked_mutex **m)
   locks_rank_leave ((*m)->rank);
 }
 
+/* Holders mostly let go within a microsecond, and to sleep and be woken
+ * costs several: look a few times first.
+ */
+#define LOCKS_SPINS 100
+
+static inline void
+locks_pause (void)
+{
+#if defined __x86_64__ || defined __i386__
+  __builtin_ia32_pause ();
+#elif defined __aarch64__
+  __asm__ __volatile__ ("yield");
+#endif
+}
+
 static inline struct ranked_rwlock *
 locks_read_enter (struct ranked_rwlock *l)
 {
+  unsigned i;
+
   locks_rank_enter (l->rank);
+  for (i = 0; i < LOCKS_SPINS; ++i) {
+    if (pthread_rwlock_tryrdlock (&l->lock) == 0)
+      return l;
+    locks_pause ();
+  }
   pthread_rwlock_rdlock (&l->lock);
   return l;
 }
@@ -129,7 +151,14 @@ locks_read_enter (struct ranked_rwlock *l)
 static inline struct ranked_rwlock *
 locks_write_enter (struct ranked_rwlock *l)
 {
+  unsigned i;
+
   locks_rank_enter (l->rank);
+  for (i = 0; i < LOCKS_SPINS; ++i) {
+    if (pthread_rwlock_trywrlock (&l->lock) == 0)
+      return l;
+    locks_pause ();
+  }
   pthread_rwlock_wrlock (&l->lock);
   return l;
 }
