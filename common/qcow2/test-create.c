@@ -17,28 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NBDKIT_API_VERSION 2
-#include <nbdkit-plugin.h>
-
 #include "backend-file.h"
 #include "create.h"
 #include "header.h"
 #include "ondisk.h"
+#include "test-errors.h"
 
-static unsigned nr_errors;
-static char last_error[1024];
 static char dir[] = "/tmp/test-create-XXXXXX";
-
-__attribute__ ((__format__ (__printf__, 1, 2))) void
-nbdkit_error (const char *fmt, ...)
-{
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (last_error, sizeof last_error, fmt, args);
-  va_end (args);
-  nr_errors++;
-}
 
 __attribute__ ((__format__ (__printf__, 1, 2))) static void
 run (const char *fmt, ...)

@@ -10,34 +10,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NBDKIT_API_VERSION 2
-#include <nbdkit-plugin.h>
-
 #include "header.h"
 #include "ondisk.h"
+#include "test-errors.h"
 
 #define FILE_SIZE (16 * 65536)
-
-static unsigned nr_errors;
-static char last_error[2048];
-
-__attribute__ ((__format__ (__printf__, 1, 2))) void
-nbdkit_error (const char *fmt, ...)
-{
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (last_error, sizeof last_error, fmt, args);
-  va_end (args);
-  nr_errors++;
-}
 
 /* A plain version 3 header with 64k clusters, as the base of lies. */
 static void

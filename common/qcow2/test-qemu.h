@@ -10,23 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define NBDKIT_API_VERSION 2
-#include <nbdkit-plugin.h>
+#include "test-errors.h"
 
 static char dir[] = "/tmp/test-qcow2-XXXXXX";
-static unsigned nr_errors;
-static char last_error[1024];
-
-__attribute__ ((__format__ (__printf__, 1, 2))) void
-nbdkit_error (const char *fmt, ...)
-{
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (last_error, sizeof last_error, fmt, args);
-  va_end (args);
-  nr_errors++;
-}
 
 #define OK(expr)                                                \
   do {                                                          \

@@ -9,35 +9,18 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NBDKIT_API_VERSION 2
-#include <nbdkit-plugin.h>
-
 #include "header.h"
 #include "ondisk.h"
 #include "snapshot-table.h"
+#include "test-errors.h"
 
 #define DISK_SIZE 123456
-
-static unsigned nr_errors;
-static char last_error[1024];
-
-__attribute__ ((__format__ (__printf__, 1, 2))) void
-nbdkit_error (const char *fmt, ...)
-{
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (last_error, sizeof last_error, fmt, args);
-  va_end (args);
-  nr_errors++;
-}
 
 static struct snapshot_table
 make_table (void)
