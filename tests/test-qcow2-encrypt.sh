@@ -15,35 +15,11 @@ cd "$tmpdir"
 
 requires_lib gnutls
 requires_nbdsh
-source "$abs_top_srcdir/tests/model-functions.sh"
+source "$abs_top_srcdir/tests/encrypt-functions.sh"
 
-secret=( --object secret,id=s,data=abc )
-luks=encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=50
 opts ()
 {
     echo -n "driver=qcow2,file.filename=$1,encrypt.key-secret=s"
-}
-check ()
-{
-    qemu-img check "${secret[@]}" --image-opts "$(opts $1)"
-    qemu-img compare "${secret[@]}" --image-opts "$(opts $1)" \
-             driver=raw,file.filename=$2
-}
-# qemu-img measures how fast the CPU is, and gives up on a busy machine.
-create ()
-{
-    local i
-    for i in {1..20}; do
-        if qemu-img create -q "$@"; then return 0; fi
-        sleep 0.3
-    done
-    return 1
-}
-model ()
-{
-    nbdkit -U - qcow2 $1 passphrase=abc --run "$PYTHON \
-        $abs_top_srcdir/tests/model.py --uri \"\$uri\" --shadow $2 \
-        --ops $((MODEL_OPS / 3)) --unit 512"
 }
 
 for more in "" \
