@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "test-random.h"
+
 #define CHECK(cond)                                                     \
   do {                                                                  \
     if (!(cond)) {                                                      \
@@ -54,16 +56,6 @@ static inline void
 guarded_free (struct guarded *g)
 {
   munmap (g->map, g->map_len);
-}
-
-static inline uint64_t
-test_random (uint64_t *state)
-{
-  /* xorshift64* */
-  *state ^= *state >> 12;
-  *state ^= *state << 25;
-  *state ^= *state >> 27;
-  return *state * UINT64_C (2685821657736338717);
 }
 
 /* Kinds of data: what compresses well, badly, far, near. */

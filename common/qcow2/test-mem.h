@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A file in memory, for unit tests of the metadata layer, and a random
- * generator that is the same everywhere.
+/* A file in memory, for unit tests of the metadata layer.
  *
  * Every failed test says where: use CHECK, not assert.
  */
@@ -20,6 +19,7 @@
 #include <sys/mman.h>
 
 #include "backend.h"
+#include "test-random.h"
 
 #define CHECK(cond)                                                     \
   do {                                                                  \
@@ -39,19 +39,6 @@
       abort ();                                                         \
     }                                                                   \
   } while (0)
-
-/* xorshift64* */
-static inline uint64_t
-test_random (uint64_t *state)
-{
-  uint64_t x = *state;
-
-  x ^= x >> 12;
-  x ^= x << 25;
-  x ^= x >> 27;
-  *state = x;
-  return x * UINT64_C (0x2545f4914f6cdd1d);
-}
 
 static inline uint64_t
 test_below (uint64_t *state, uint64_t n)

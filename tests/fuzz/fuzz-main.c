@@ -149,7 +149,7 @@ LLVMFuzzerMutate (uint8_t *data, size_t size, size_t max_size)
   if (size == 0) {
     if (max_size == 0)
       return 0;
-    data[0] = fuzz_random (&random_state);
+    data[0] = test_random (&random_state);
     return 1;
   }
   i = fuzz_below (&random_state, size);
@@ -158,7 +158,7 @@ LLVMFuzzerMutate (uint8_t *data, size_t size, size_t max_size)
   case 1: data[i] = values[fuzz_below (&random_state, sizeof values)]; break;
   case 2: data[i]++; break;
   case 3: data[i]--; break;
-  case 4: data[i] = fuzz_random (&random_state) >> 32; break;
+  case 4: data[i] = test_random (&random_state) >> 32; break;
   case 5:                       /* remove some */
     n = 1 + fuzz_below (&random_state, 8);
     if (n > size - i)
@@ -192,7 +192,7 @@ mutate_current (void)
   if (LLVMFuzzerCustomMutator) {
     current_size = LLVMFuzzerCustomMutator (current, current_size,
                                             MAX_INPUT_LEN,
-                                            fuzz_random (&random_state));
+                                            test_random (&random_state));
     return;
   }
   for (n = 1 + fuzz_below (&random_state, 4); n > 0; --n)

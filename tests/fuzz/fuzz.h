@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "backend.h"
+#include "test-random.h"
 
 extern int LLVMFuzzerTestOneInput (const uint8_t *data, size_t size);
 
@@ -97,23 +98,10 @@ extern uint8_t *fuzz_image_save (struct backend *file, unsigned options,
 extern size_t fuzz_mutate_image (uint8_t *data, size_t size, size_t max_size,
                                  unsigned seed);
 
-/* xorshift64* */
-static inline uint64_t
-fuzz_random (uint64_t *state)
-{
-  uint64_t x = *state;
-
-  x ^= x >> 12;
-  x ^= x << 25;
-  x ^= x >> 27;
-  *state = x;
-  return x * UINT64_C (0x2545f4914f6cdd1d);
-}
-
 static inline uint64_t
 fuzz_below (uint64_t *state, uint64_t n)
 {
-  return (fuzz_random (state) >> 16) % n;
+  return (test_random (state) >> 16) % n;
 }
 
 /* The start of a generator that is the same for the same number. */
