@@ -10,11 +10,14 @@
  *                            limit the window
  *
  * with zlib in place of a library that is not there, and three ways to
- * read one: libdeflate is the fastest for whole
- * clusters but cannot stop half way; ISA-L can; and zlib, which is always
- * there, has the last word on every stream that another library does
- * not like.  So what is accepted does not depend on the build, and is
- * what QEMU accepts.
+ * read one: libdeflate is the fastest for whole clusters but cannot stop
+ * half way; ISA-L can; and zlib, which is always there and is what QEMU
+ * reads with, is asked about every stream that another library refuses.
+ *
+ * So what zlib accepts is read in every build, and the same bytes.  The
+ * other libraries check less (libdeflate lets the lengths of codes run
+ * over their end), so of the streams that zlib refuses, which no compressor
+ * makes, some are read, as a whole or in part, depending on the build.
  *
  * No match is farther than the window, so that with the default of
  * 4096 the streams decode in readers that have no larger one, as QEMU's

@@ -74,10 +74,15 @@ extern int64_t codec_compress (struct codec *c,
  * allocates more than the contexts need for OUT_LEN, whatever window
  * size a hostile frame claims.
  *
- * With WANT == OUT_LEN, what QEMU accepts is accepted: a deflate stream
- * that goes on after OUT_LEN bytes is, one that is shorter is not; the
- * last zstd frame must end exactly with the cluster.  With WANT <
- * OUT_LEN, errors after the wanted bytes may go unnoticed.
+ * What QEMU accepts is accepted, whatever WANT is and the libraries of the
+ * build are, and gives the same bytes: a deflate stream that goes on after
+ * OUT_LEN bytes is, one that is shorter is not; the last zstd frame must
+ * end exactly with the cluster.
+ *
+ * With WANT < OUT_LEN, errors after the wanted bytes may go unnoticed.  A
+ * malformed deflate stream that zlib refuses may give data where another
+ * library checks less, for one WANT and not for another; where it does,
+ * it is the same data.
  */
 extern int codec_decompress (struct codec *c, enum codec_type type,
                              const void *in, size_t in_len,

@@ -48,6 +48,23 @@ seed_write (const char *target, const char *name, const void *data,
  * Codec, references, snapshot tables, bitmaps.
  */
 
+/* Lengths of codes that repeat beyond the last code, then 512 times 'a'.
+ * zlib and ISA-L refuse it, libdeflate does not.
+ */
+static void
+codec_seed_repeat (void)
+{
+  static const uint8_t start[] = {
+    0, 100,
+    0x05, 0xc0, 0x81, 0, 0, 0, 0, 0, 0x90, 0x56, 0xff, 0x13, 0xfe, 0x01,
+  };
+  uint8_t buf[2 + 78] = { 0 };
+
+  memcpy (buf, start, sizeof start);
+  buf[sizeof buf - 1] = 0x02;
+  seed_write ("fuzz-codec", "zlib-repeat", buf, sizeof buf);
+}
+
 static void
 codec_seeds (void)
 {
@@ -77,6 +94,7 @@ codec_seeds (void)
       seed_write ("fuzz-codec", name, buf, 2 + n + (n < 4000 ? n : 0));
     }
   }
+  codec_seed_repeat ();
 }
 
 static void
