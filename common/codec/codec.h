@@ -53,7 +53,8 @@ extern void codec_level_range (enum codec_type type,
  * not exist, or more than 1 GiB).
  *
  * The result depends on the arguments and on the libraries of the build
- * only, not on what C did before.
+ * only, not on what C did before.  One exception: streams of ISA-L's
+ * levels 1 and 2 rarely differ by a match with the address of a context.
  */
 extern int64_t codec_compress (struct codec *c,
                                const struct codec_params *params,

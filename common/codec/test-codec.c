@@ -404,6 +404,28 @@ struct round {
   uint64_t hash[JOBS];
 };
 
+static struct codec_params
+job_params (unsigned job)
+{
+  return (struct codec_params) {
+    .type = job % 3 == 2 ? CODEC_ZSTD : CODEC_ZLIB,
+    .level = job % 5,
+    .window = job % 2 ? 32768 : 4096,
+  };
+}
+
+/* ISA-L 2.30 starts levels 1 and 2 with bits of its context's address in a
+ * hash value: in one of some hundred processes another match is found.
+ */
+static bool
+is_exception (unsigned job)
+{
+  const struct codec_params p = job_params (job);
+
+  return p.type == CODEC_ZLIB && (p.level == 1 || p.level == 2) &&
+    strstr (codec_deflate_library (), "isal") != NULL;
+}
+
 static void *
 run_round (void *vp)
 {
@@ -415,11 +437,7 @@ run_round (void *vp)
   CHECK (data && packed && out);
   for (i = 0; i < JOBS; ++i) {
     const unsigned job = (i * (2 * round->order + 7)) % JOBS;
-    const struct codec_params params = {
-      .type = job % 3 == 2 ? CODEC_ZSTD : CODEC_ZLIB,
-      .level = job % 5,
-      .window = job % 2 ? 32768 : 4096,
-    };
+    const struct codec_params params = job_params (job);
     int64_t r;
 
     fill_data (data, len, job % KIND_COUNT, job);
@@ -460,7 +478,7 @@ test_threads (void)
     CHECK (pthread_join (threads[i], NULL) == 0);
   for (i = 1; i < ROUNDS; ++i)
     for (j = 0; j < JOBS; ++j)
-      CHECK (rounds[i].hash[j] == rounds[0].hash[j]);
+      CHECK (is_exception (j) || rounds[i].hash[j] == rounds[0].hash[j]);
 }
 
 int
