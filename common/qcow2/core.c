@@ -19,7 +19,11 @@
 #include "core.h"
 #include "ondisk.h"
 
-/* The header area is in the first cluster. */
+/* The header area is in the first cluster, and seldom has more than a few
+ * hundred bytes.  Memory that is touched for the first time costs more time
+ * than the reading.
+ */
+#define FIRST_HEADER_READ UINT64_C (4096)
 #define MAX_HEADER_READ (UINT64_C (1) << MAX_CLUSTER_BITS)
 
 /* Of L1 tables of snapshots that are registered as metadata, 16 bytes each
@@ -30,46 +34,33 @@
 /* What ENTRY_* of which layer: unique for the life of the process. */
 static _Atomic uint64_t next_owner = 1;
 
-static int
-read_header (struct core *core)
+int
+core_read_header (struct backend *file, struct header *h)
 {
-  int64_t size;
-  uint64_t len;
-  uint8_t *buf, *larger;
+  const int64_t size = backend_size (file);
+  uint64_t len = FIRST_HEADER_READ;
+  uint8_t *buf;
   int r;
 
-  size = backend_size (core->file);
   if (size < 0) {
-    nbdkit_error ("%s: cannot find out its size: %s", core->name,
+    nbdkit_error ("%s: cannot find out its size: %s", file->name,
                   strerror (-size));
     return size;
   }
-  /* Most headers are in the first 64 KiB; a longer read costs little. */
-  len = (uint64_t) size < MAX_HEADER_READ ? (uint64_t) size : MAX_HEADER_READ;
-  if (len > 65536)
-    len = 65536;
-  buf = malloc (len + 1);
-  if (buf == NULL)
-    return -ENOMEM;
-  r = backend_pread (core->file, buf, len, 0);
-  if (r == 0 && len == 65536 && (uint64_t) size > len &&
-      get_be32 (buf + HDR_CLUSTER_BITS) > 16 &&
-      get_be32 (buf + HDR_CLUSTER_BITS) <= MAX_CLUSTER_BITS) {
-    len = UINT64_C (1) << get_be32 (buf + HDR_CLUSTER_BITS);
+  for (;;) {
     if (len > (uint64_t) size)
       len = size;
-    larger = realloc (buf, len);
-    if (larger) {
-      buf = larger;
-      r = backend_pread (core->file, buf, len, 0);
-    }
-    else
-      r = -ENOMEM;
+    buf = malloc (len + 1);
+    if (buf == NULL)
+      return -ENOMEM;
+    r = backend_pread (file, buf, len, 0);
+    if (r == 0)
+      r = header_parse (file->name, buf, len, size, h);
+    free (buf);
+    if (r != -ENODATA || len == (uint64_t) size || len == MAX_HEADER_READ)
+      return r;
+    len = MAX_HEADER_READ;
   }
-  if (r == 0)
-    r = header_parse (core->name, buf, len, size, &core->header);
-  free (buf);
-  return r;
 }
 
 /* The length of the table is known only after parsing it: read more and
@@ -253,6 +244,7 @@ open_tables (struct core *core, const struct core_options *opts)
     .lazy = h->version >= 3 && (h->compatible & COMPAT_LAZY_REFCOUNTS),
     .autoclear_kept = AUTOCLEAR_DATA_FILE_RAW,
   };
+  core->alloc.lazy = core->commit.lazy;
   r = commit_open (&core->commit);
   return r < 0 ? r : open_bitmaps (core, opts);
 }
@@ -300,7 +292,7 @@ core_open_admin (struct backend *file, const struct core_options *opts,
   core->name = strdup (file->name);
   r = core->name ? 0 : -ENOMEM;
   if (r == 0)
-    r = read_header (core);
+    r = core_read_header (core->file, &core->header);
   if (r == 0) {
     geometry_init (&core->geo, &core->header);
     r = check_l1_size (core);
@@ -334,6 +326,9 @@ core_open (struct backend *file, const struct core_options *opts,
     *core = NULL;
     r = -EROFS;
   }
+  /* Reading as zeroes is what it is about, which nothing encrypted does. */
+  if (r == 0 && opts->writable)
+    (*core)->alloc.reserved.allowed = (*core)->header.crypt_method == 0;
   return r;
 }
 

@@ -59,6 +59,13 @@ struct core_options {
   struct ccache *ccache;        /* shared by layers; lent */
 };
 
+/* Read and check the header alone.  H is freed with header_free.
+ *
+ * 0; -EINVAL, -ENOTSUP, -EIO, -ENOMEM, with one message.
+ */
+extern int core_read_header (struct backend *file, struct header *h)
+  __attribute__ ((__warn_unused_result__));
+
 /* Read and check the header and the tables that are always in memory.
  * Knows nothing of other files: CORE->header says what the image needs;
  * the caller sets core->io.backing, and calls core_set_data_file if the

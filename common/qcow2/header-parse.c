@@ -3,7 +3,8 @@
  *
  * Invariant: a struct header that header_parse filled keeps every limit
  * that ondisk.h names, so the rest of the engine computes with its fields
- * without fear of overflow.
+ * without fear of overflow.  No byte behind those that the caller has is
+ * looked at, whatever the others say (has_bytes).
  *
  * Locks: none; pure functions.
  *
@@ -49,6 +50,13 @@ refuse (const struct parser *p, int err, const char *fmt, ...)
   va_end (args);
   nbdkit_error ("%s: %s", p->name, what);
   return err;
+}
+
+/* Are the first END bytes of the first cluster here? */
+static bool
+has_bytes (const struct parser *p, uint64_t end)
+{
+  return end <= p->len;
 }
 
 static int
@@ -97,26 +105,31 @@ extensions_end (const struct parser *p)
 /* Find the feature name table without judging anything else: the image
  * has a feature that may change what the rest means.
  */
-static const uint8_t *
-find_feature_names (const struct parser *p, size_t *len)
+static int
+find_feature_names (const struct parser *p, const uint8_t **table,
+                    size_t *len)
 {
-  uint64_t off = p->h->header_length, end = extensions_end (p);
+  uint64_t off = p->h->header_length, end = extensions_end (p), ext_len;
+  uint32_t type;
 
+  *table = p->buf;
+  *len = 0;
   while (off + 8 <= end) {
-    uint32_t type = get_be32 (p->buf + off);
-    uint64_t ext_len = get_be32 (p->buf + off + 4);
-
+    if (!has_bytes (p, off + 8))
+      return -ENODATA;
+    type = get_be32 (p->buf + off);
+    ext_len = get_be32 (p->buf + off + 4);
     off += 8;
     if (type == EXT_END || ext_len > end - off)
       break;
     if (type == EXT_FEATURE_NAMES) {
+      *table = p->buf + off;
       *len = ext_len;
-      return p->buf + off;
+      return has_bytes (p, off + ext_len) ? 0 : -ENODATA;
     }
     off += (ext_len + 7) & ~UINT64_C (7);
   }
-  *len = 0;
-  return p->buf;
+  return 0;
 }
 
 static int
@@ -124,9 +137,13 @@ refuse_features (const struct parser *p, uint64_t unknown)
 {
   char list[512] = "", name[FEATURE_NAME_ENTRY_SIZE - 1];
   size_t used = 0, len;
-  const uint8_t *table = find_feature_names (p, &len);
+  const uint8_t *table;
   unsigned bit;
+  int r;
 
+  r = find_feature_names (p, &table, &len);
+  if (r < 0)
+    return r;
   for (bit = 0; bit < 64 && used < sizeof list; bit++) {
     if ((unknown & (UINT64_C (1) << bit)) == 0)
       continue;
@@ -180,9 +197,12 @@ parse_start (struct parser *p)
 {
   struct header *h = p->h;
 
-  if (p->len < HDR_V2_LENGTH)
+  if (p->file_size < HDR_V2_LENGTH)
     return refuse (p, -EINVAL,
-                   "not a qcow2 image: the file has only %zu bytes", p->len);
+                   "not a qcow2 image: the file has only %" PRIu64 " bytes",
+                   p->file_size);
+  if (!has_bytes (p, HDR_V2_LENGTH))
+    return -ENODATA;
   if (get_be32 (p->buf + HDR_MAGIC) != QCOW2_MAGIC)
     return refuse (p, -EINVAL,
                    "not a qcow2 image: it does not start with \"QFI\\xfb\"");
@@ -198,11 +218,11 @@ parse_start (struct parser *p)
                    " %d to %d", h->cluster_bits,
                    MIN_CLUSTER_BITS, MAX_CLUSTER_BITS);
   p->cluster_size = UINT64_C (1) << h->cluster_bits;
-  if (p->len < p->cluster_size)
+  if (p->file_size < p->cluster_size)
     return refuse (p, -EINVAL,
-                   "the file has %zu bytes and ends inside its first cluster"
-                   " of %" PRIu64 "; is it truncated?",
-                   p->len, p->cluster_size);
+                   "the file has %" PRIu64 " bytes and ends inside its first"
+                   " cluster of %" PRIu64 "; is it truncated?",
+                   p->file_size, p->cluster_size);
   return 0;
 }
 
@@ -218,6 +238,8 @@ parse_features (struct parser *p)
     h->header_length = HDR_V2_LENGTH;
   }
   else {
+    if (!has_bytes (p, HDR_V3_MIN_LENGTH))
+      return -ENODATA;
     h->incompatible = get_be64 (p->buf + HDR_INCOMPATIBLE);
     h->compatible = get_be64 (p->buf + HDR_COMPATIBLE);
     h->autoclear = get_be64 (p->buf + HDR_AUTOCLEAR);
@@ -229,6 +251,8 @@ parse_features (struct parser *p)
                      "header: header_length %" PRIu32 " is not a multiple"
                      " of 8 from %d to the cluster size %" PRIu64,
                      h->header_length, HDR_V3_MIN_LENGTH, p->cluster_size);
+    if (!has_bytes (p, h->header_length))
+      return -ENODATA;
   }
 
   p->backing_off = get_be64 (p->buf + HDR_BACKING_FILE_OFFSET);
@@ -531,6 +555,8 @@ parse_extensions (struct parser *p)
       return refuse (p, -EINVAL,
                      "header: the extension at 0x%" PRIx64 " reaches beyond"
                      " the end of the header area at 0x%" PRIx64, off, end);
+    if (!has_bytes (p, off + 8))
+      return -ENODATA;
     type = get_be32 (p->buf + off);
     len = get_be32 (p->buf + off + 4);
     if (type == EXT_END)
@@ -540,6 +566,8 @@ parse_extensions (struct parser *p)
                      "header: extension 0x%08" PRIx32 " at 0x%" PRIx64
                      " with %" PRIu32 " bytes reaches beyond the end of the"
                      " header area at 0x%" PRIx64, type, off, len, end);
+    if (!has_bytes (p, off + 8 + len))
+      return -ENODATA;
     r = remember_order (p, type);
     if (r < 0)
       return r;
@@ -571,6 +599,8 @@ parse_backing_name (struct parser *p)
                    "header: backing_file_size %" PRIu32 " is larger than"
                    " %d or reaches beyond the first cluster",
                    p->backing_len, MAX_BACKING_FILE_SIZE);
+  if (!has_bytes (p, p->backing_off + p->backing_len))
+    return -ENODATA;
   h->backing_file = copy_string (p->buf + p->backing_off, p->backing_len);
   if (h->backing_file == NULL)
     return no_memory (p);

@@ -55,9 +55,9 @@ struct header {
   size_t nr_ext_order;
 };
 
-/* Parse the first LEN bytes of the image file NAME (LEN = the smaller of
- * the file size and 2 MiB: callers need not know the cluster size) into
- * H, which is initialised here.  Every field is checked: magic, version,
+/* Parse the first LEN bytes of the image file NAME into H, which is
+ * initialised here.  A few hundred bytes are enough for most images, the
+ * smaller of the file size and 2 MiB for all.  Every field is checked: magic, version,
  * limits, alignment, that tables lie inside addressable space, that the
  * extensions and the backing name lie inside the first cluster, that
  * fields which need each other agree, unknown incompatible features (named
@@ -77,7 +77,9 @@ struct header {
  *
  * 0; -EINVAL (not qcow2, or lies about a field), -ENOTSUP (an unknown
  * incompatible feature, version, compression or encryption method),
- * -ENOMEM.  One nbdkit_error is issued.  On failure H holds nothing.
+ * -ENOMEM, each after one nbdkit_error; -ENODATA, without a message: LEN
+ * bytes are not enough, though the file has more.  On failure H holds
+ * nothing.
  */
 extern int header_parse (const char *name, const uint8_t *buf, size_t len,
                          uint64_t file_size, struct header *h)

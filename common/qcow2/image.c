@@ -169,8 +169,7 @@ repair (struct backend *file, enum repair_mode mode,
 static int
 repair_first (struct backend *file, const struct image_options *opts)
 {
-  const struct core_options core_opts = { .writable = false };
-  struct core *core;
+  struct header h;
   bool dirty;
   int r;
 
@@ -179,12 +178,12 @@ repair_first (struct backend *file, const struct image_options *opts)
   if (opts->repair != IMAGE_REPAIR_NONE)
     return repair (file, opts->repair == IMAGE_REPAIR_ALL ? REPAIR_ALL
                    : REPAIR_LEAKS, opts->check);
-  r = core_open (file, &core_opts, &core);
+  r = core_read_header (file, &h);
   if (r < 0)
     return r;
-  dirty = (core->header.incompatible & INCOMPAT_DIRTY) &&
-    !(core->header.incompatible & INCOMPAT_CORRUPT);
-  core_close (core);
+  dirty = (h.incompatible & (INCOMPAT_DIRTY | INCOMPAT_CORRUPT)) ==
+    INCOMPAT_DIRTY;
+  header_free (&h);
   if (!dirty)
     return 0;
   nbdkit_debug ("%s: the image was not closed cleanly: its refcounts are "
@@ -531,6 +530,39 @@ image_snapshot (struct image *image, const char *id_or_name, struct io **io)
   return 0;
 }
 
+/* Too large for a check at every close? */
+static bool
+is_too_large (struct core *core)
+{
+  return (uint64_t) backend_size (core->file) >> core->geo.cluster_bits >
+    MAX_PROOF_CLUSTERS;
+}
+
+/* The last cluster in use at open was a hole.  Unless an entry refers to it
+ * (preallocation), an earlier server that crashed had reserved it
+ * (alloc-reserved.c): then free all leaks.  True if there were some.
+ */
+static bool
+give_back_leaks (struct core *core)
+{
+  const uint64_t off = core->alloc.lost_end - core->geo.cluster_size;
+  struct check_result res;
+
+  if (!core->alloc.leaky || !core->file->exclusive || is_too_large (core))
+    return false;
+  {
+    WRITE_SCOPE (&core->meta);
+    if (map_refers_near_end_locked (&core->map, off))
+      return false;
+  }
+  if (repair_run (core->file, REPAIR_LEAKS, NULL, &res) < 0 ||
+      res.leaks_fixed == 0)
+    return false;
+  nbdkit_debug ("%s: %" PRIu64 " leaked clusters of an earlier server were "
+                "given back", core->name, res.leaks_fixed);
+  return true;
+}
+
 /* An earlier server that crashed left data behind the last used cluster:
  * probably what was not flushed.  If all references are counted, it is cut
  * off.
@@ -540,10 +572,9 @@ cut_leftovers (struct core *core)
 {
   struct check_result res;
 
-  if (!core->alloc.unproven)
+  if (give_back_leaks (core) || !core->alloc.unproven)
     return;
-  if ((uint64_t) backend_size (core->file) >> core->geo.cluster_bits >
-      MAX_PROOF_CLUSTERS)
+  if (is_too_large (core))
     nbdkit_debug ("%s: data behind the last used cluster stays: the image is "
                   "too large for a check at every close", core->name);
   else if (check_run (core, NULL, &res) == 0 && res.corruptions == 0 &&

@@ -36,21 +36,29 @@ make_base (uint8_t *buf)
   assert (header_serialise ("base", &h, buf) == 0);
 }
 
-/* Parse BUF, expect ERR and one message that contains TEXT. */
+/* A file of FILE_SIZE bytes. */
 static void
-expect_refused (const uint8_t *buf, size_t len, int err, const char *text)
+expect_refused_file (const uint8_t *buf, size_t len, uint64_t file_size,
+                     int err, const char *text)
 {
   struct header h;
   int r;
 
   nr_errors = 0;
-  r = header_parse ("disk.qcow2", buf, len, FILE_SIZE, &h);
+  r = header_parse ("disk.qcow2", buf, len, file_size, &h);
   if (r != err || nr_errors != 1 || strstr (last_error, text) == NULL ||
       strstr (last_error, "disk.qcow2") == NULL) {
     fprintf (stderr, "expected %d \"%s\", got %d \"%s\", %u messages\n",
              err, text, r, last_error, nr_errors);
     abort ();
   }
+}
+
+/* Parse BUF, expect ERR and one message that contains TEXT. */
+static void
+expect_refused (const uint8_t *buf, size_t len, int err, const char *text)
+{
+  expect_refused_file (buf, len, FILE_SIZE, err, text);
 }
 
 struct lie {
@@ -132,9 +140,10 @@ test_lies (void)
     expect_refused (buf, sizeof buf, lies[i].err, lies[i].text);
   }
 
-  expect_refused (base, 0, -EINVAL, "only 0 bytes");
-  expect_refused (base, 71, -EINVAL, "only 71 bytes");
-  expect_refused (base, 512, -EINVAL, "ends inside its first cluster");
+  expect_refused_file (base, 0, 0, -EINVAL, "only 0 bytes");
+  expect_refused_file (base, 71, 71, -EINVAL, "only 71 bytes");
+  expect_refused_file (base, 512, 512, -EINVAL,
+                       "ends inside its first cluster");
 
   /* Extended L2 entries need 16k clusters. */
   memcpy (buf, base, sizeof buf);
@@ -369,6 +378,7 @@ test_every_byte (const uint8_t *image, size_t len, uint64_t file_size)
   uint8_t *buf = malloc (len), *again = malloc (1 << 21);
   size_t i, j, top = len < 1024 ? len : 1024;
   struct header h, h2;
+  int r;
 
   assert (buf && again);
   memcpy (buf, image, len);
@@ -376,13 +386,14 @@ test_every_byte (const uint8_t *image, size_t len, uint64_t file_size)
     for (j = 0; j < sizeof values; j++) {
       buf[i] = values[j];
       nr_errors = 0;
-      if (header_parse ("x", buf, len, file_size, &h) < 0) {
-        assert (nr_errors == 1);
+      r = header_parse ("x", buf, len, file_size, &h);
+      if (r < 0) {
+        assert (nr_errors == (r != -ENODATA));
         continue;
       }
       assert (nr_errors == 0);
       if (header_serialise ("x", &h, again) == 0) {
-        assert (header_parse ("x", again, len, file_size, &h2) == 0);
+        assert (header_parse ("x", again, 1 << 21, file_size, &h2) == 0);
         assert (h.size == h2.size && h.nr_unknown == h2.nr_unknown);
         header_free (&h2);
       }
@@ -392,6 +403,63 @@ test_every_byte (const uint8_t *image, size_t len, uint64_t file_size)
   }
   free (buf);
   free (again);
+}
+
+/* With fewer bytes than are needed the answer is -ENODATA and no message;
+ * with more, in a block that ends behind them, what it is with all.  Returns
+ * how many are needed.
+ */
+static size_t
+check_prefixes (const uint8_t *image, size_t len, uint64_t file_size)
+{
+  const size_t top = len < 16384 ? len : 16384;
+  size_t i, needed = 0;
+  struct header h;
+  uint8_t *buf;
+  int r, all;
+
+  nr_errors = 0;
+  all = header_parse ("x", image, len, file_size, &h);
+  if (all == 0)
+    header_free (&h);
+  for (i = 0; i <= top; i++) {
+    buf = malloc (i ? i : 1);
+    assert (buf);
+    memcpy (buf, image, i);
+    nr_errors = 0;
+    r = header_parse ("x", buf, i, file_size, &h);
+    if (r == 0)
+      header_free (&h);
+    if (r == -ENODATA) {
+      assert (nr_errors == 0 && needed == i);
+      needed = i + 1;
+    }
+    else
+      assert (r == all && nr_errors == (r < 0));
+    free (buf);
+  }
+  return needed;
+}
+
+static void
+test_prefixes (void)
+{
+  static uint8_t buf[65536];
+  uint8_t table[96] = { 0 };
+
+  make_base (buf);
+  assert (check_prefixes (buf, sizeof buf, FILE_SIZE) < 1024);
+  put_be64 (buf + HDR_BACKING_FILE_OFFSET, 9000);
+  put_be32 (buf + HDR_BACKING_FILE_SIZE, 4);
+  memcpy (buf + 9000, "base", 4);
+  assert (check_prefixes (buf, sizeof buf, FILE_SIZE) == 9004);
+  make_extension (buf, EXT_DATA_FILE, 7800, table, sizeof table);
+  assert (check_prefixes (buf, sizeof buf, FILE_SIZE) ==
+          HDR_V3_LENGTH + 8 + 7800 + 8);
+  make_extension (buf, EXT_FEATURE_NAMES, sizeof table, table, sizeof table);
+  put_be64 (buf + HDR_INCOMPATIBLE, UINT64_C (1) << 50);
+  assert (check_prefixes (buf, sizeof buf, FILE_SIZE) ==
+          HDR_V3_LENGTH + 8 + sizeof table);
 }
 
 /* An image of qemu-img. */
@@ -455,6 +523,7 @@ check_image (const char *dir, const char *args, const char *then,
   header_patch (h, again);
   assert (memcmp (buf, again, (size_t) 1 << h->cluster_bits) == 0);
   test_every_byte (buf, len < 1 << 16 ? len : 1 << 16, file_size);
+  assert (check_prefixes (buf, len, file_size) <= 4096);
   free (buf);
   free (again);
 }
@@ -553,6 +622,7 @@ main (void)
   test_unknown_feature ();
   test_unknown_kept ();
   test_length_104 ();
+  test_prefixes ();
   test_no_room ();
 
   if (system ("qemu-img --version >/dev/null 2>&1") != 0) {
