@@ -20,7 +20,7 @@ LAYERS = [
     ("pure: tools", "locks ondisk epoch byteorder codec codec-internal "
                     "codec-deflate codec-zstd "
                     "deflate-probe qcow2-hints scope-lock "
-                    "checked-overflow cleanup log"),
+                    "checked-overflow cleanup log library"),
     ("pure: format", "header geometry entry snapshot-table reference"),
     ("storage", "backend backend-file backend-nbd disk-open image-lock "
                 "nbd-library"),
@@ -33,7 +33,7 @@ LAYERS = [
     ("data", "inflight ccache crypt io io-data io-read io-write io-cow "
              "io-discard io-extents backing bitmaps"),
     ("core", "core"),
-    ("admin: tools", "admin l1-walk bitmaps-resize"),
+    ("admin: tools", "admin table-list l1-walk bitmaps-resize"),
     ("admin", "create resize snapshot check repair"),
     ("top", "image"),
 ]

@@ -138,6 +138,45 @@ check_all (const struct bitmaps_resize *b, uint64_t new_size)
   return 0;
 }
 
+static int
+compare_tables (const void *a, const void *b)
+{
+  const struct bitmap_entry *x = *(struct bitmap_entry *const *) a;
+  const struct bitmap_entry *y = *(struct bitmap_entry *const *) b;
+
+  return x->table_off < y->table_off ? -1 : x->table_off > y->table_off;
+}
+
+/* No two of them use the same space: then the work follows the size of the
+ * file, and a change of one leaves the others alone.
+ */
+static int
+check_apart (const struct bitmaps_resize *b)
+{
+  const struct bitmap_directory *d = &b->directory;
+  struct bitmap_entry **e;
+  size_t i;
+  int r = 0;
+
+  e = malloc ((d->nr + 1) * sizeof *e);
+  if (e == NULL)
+    return -ENOMEM;
+  for (i = 0; i < d->nr; i++)
+    e[i] = &d->entries[i];
+  qsort (e, d->nr, sizeof *e, compare_tables);
+  for (i = 1; r == 0 && i < d->nr; i++) {
+    if (e[i]->table_off >=
+        e[i - 1]->table_off + e[i - 1]->table_size * UINT64_C (8))
+      continue;
+    nbdkit_error ("%s: the bitmaps \"%s\" and \"%s\" use the same space: "
+                  "remove one of them (qemu-img bitmap --remove)",
+                  b->core->name, e[i - 1]->name, e[i]->name);
+    r = -EINVAL;
+  }
+  free (e);
+  return r;
+}
+
 int
 bitmaps_resize_begin (struct bitmaps_resize *b, struct core *core,
                       uint64_t new_size)
@@ -157,8 +196,10 @@ bitmaps_resize_begin (struct bitmaps_resize *b, struct core *core,
     r = check_all (b, new_size);
   if (r == 0) {
     drop_invalid (b);
-    r = mark_all (b, true);
+    r = check_apart (b);
   }
+  if (r == 0)
+    r = mark_all (b, true);
   if (r < 0) {
     bitmaps_free_directory (&b->directory);
     return r;

@@ -4,6 +4,9 @@
  * Bitmaps that a program without support for them may have made stale (the
  * autoclear bit is clear) are not there, for anybody: their space is leaked.
  *
+ * Tables may overlap if the image lies: each part of the file is read once,
+ * and counts as often as it is used.
+ *
  * Locks: none needed, nobody else uses the image.
  */
 
@@ -16,6 +19,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "check-ranges.h"
 #include "check-walk.h"
 #include "ondisk.h"
 
@@ -34,37 +38,75 @@
 #define BM_ENTRY_RESERVED_MASK  UINT64_C (0xff000000000001fe)
 #define BM_ENTRY_ALL_ONES       UINT64_C (1)
 
+/* The tables of all bitmaps. */
+struct bitmap_walk {
+  struct check *k;
+  struct check_ranges clusters; /* that they are in */
+  struct check_ranges bytes;    /* as far as the file has them */
+};
+
 static int
-walk_bitmap_table (struct check *k, uint64_t off, uint64_t nr)
+walk_bitmap_entry (struct check *k, uint64_t off, uint64_t v, uint64_t times)
 {
   const struct geometry *geo = &k->core->geo;
-  uint64_t i, j, n, v;
-  int r;
+  const uint64_t data = v & BM_ENTRY_OFFSET_MASK;
 
-  r = check_walk_add (k, off, nr * 8, "bitmap table");
-  if (off >= k->file_len)
-    return r;
-  if (nr > (k->file_len - off) / 8)
-    nr = (k->file_len - off) / 8;
-  for (i = 0; r == 0 && i < nr; i += n) {
-    n = nr - i < geo->cluster_size / 8 ? nr - i : geo->cluster_size / 8;
-    r = check_walk_read (k, k->l2, n * 8, off + i * 8, "bitmap table");
-    for (j = 0; r == 0 && j < n; ++j) {
-      v = get_be64 (k->l2 + j * 8);
-      if ((v & BM_ENTRY_RESERVED_MASK) ||
-          (v & BM_ENTRY_OFFSET_MASK & (geo->cluster_size - 1)) ||
-          ((v & BM_ENTRY_OFFSET_MASK) && (v & BM_ENTRY_ALL_ONES))) {
-        k->res->corruptions++;
-        check_walk_problem (k, "bitmap table at offset 0x%" PRIx64 ", entry %"
-                            PRIu64 ": 0x%" PRIx64 " is not valid",
-                            off, i + j, v);
-      }
-      else if (v & BM_ENTRY_OFFSET_MASK)
-        r = check_walk_add (k, v & BM_ENTRY_OFFSET_MASK, geo->cluster_size,
-                            "bitmap");
-    }
+  if ((v & BM_ENTRY_RESERVED_MASK) || geometry_in_cluster (geo, data) != 0 ||
+      (data && (v & BM_ENTRY_ALL_ONES))) {
+    k->res->corruptions += times;
+    check_walk_problem (k, "bitmap table entry at offset 0x%" PRIx64 ": "
+                        "0x%" PRIx64 " is not valid", off, v);
+    return 0;
+  }
+  return data ? check_walk_add (k, data, geo->cluster_size, times,
+                                "bitmap") : 0;
+}
+
+/* [START, END) of the file is part of TIMES bitmap tables. */
+static int
+read_bitmap_table (void *opaque, uint64_t start, uint64_t end,
+                   uint64_t times)
+{
+  struct check *k = ((struct bitmap_walk *) opaque)->k;
+  uint64_t off, i, n;
+  int r = 0;
+
+  for (off = start; r == 0 && off < end; off += n) {
+    n = end - off;
+    if (n > k->core->geo.cluster_size)
+      n = k->core->geo.cluster_size;
+    r = check_walk_read (k, k->l2, n, off, "bitmap table");
+    for (i = 0; r == 0 && i < n; i += 8)
+      r = walk_bitmap_entry (k, off + i, get_be64 (k->l2 + i), times);
   }
   return r;
+}
+
+static int
+count_bitmap_table (void *opaque, uint64_t start, uint64_t end,
+                    uint64_t times)
+{
+  struct check *k = ((struct bitmap_walk *) opaque)->k;
+
+  return check_walk_count (k, start, end, times);
+}
+
+static int
+note_bitmap_table (struct bitmap_walk *w, uint64_t off, uint64_t nr)
+{
+  struct check *k = w->k;
+  const struct geometry *geo = &k->core->geo;
+  uint64_t len = nr * 8;
+  int r = 0;
+
+  if (check_walk_can_count (k, off, len, 1, "bitmap table"))
+    r = check_ranges_add (&w->clusters, off >> geo->cluster_bits,
+                          geometry_clusters (geo, off + len));
+  if (r < 0 || off >= k->file_len)
+    return r;
+  if (len > k->file_len - off)
+    len = (k->file_len - off) & ~UINT64_C (7);
+  return check_ranges_add (&w->bytes, off, off + len);
 }
 
 /* The length of the directory entry at P, which has ROOM bytes; 0 = broken. */
@@ -113,20 +155,45 @@ check_bitmap_size (struct check *k, const uint8_t *p, uint32_t nr)
                       nr, entries, need);
 }
 
+/* Note the tables of all entries of the directory. */
+static int
+walk_directory (struct bitmap_walk *w, const uint8_t *dir, uint64_t size)
+{
+  struct check *k = w->k;
+  const uint32_t nr_bitmaps = k->core->header.nb_bitmaps;
+  uint64_t pos = 0, len;
+  uint32_t nr = 0;
+  int r = 0;
+
+  for (; r == 0 && pos < size && nr < nr_bitmaps; pos += len, ++nr) {
+    len = bitmap_entry_len (&k->core->geo, dir + pos, size - pos);
+    if (len == 0)
+      break;
+    check_bitmap_size (k, dir + pos, nr);
+    r = note_bitmap_table (w, get_be64 (dir + pos + BM_TABLE_OFF),
+                           get_be32 (dir + pos + BM_TABLE_SIZE));
+  }
+  if (r == 0 && (pos != size || nr != nr_bitmaps)) {
+    k->res->corruptions++;
+    check_walk_problem (k, "the bitmap directory is broken at entry %" PRIu32,
+                        nr);
+  }
+  return r;
+}
+
 int
 check_bitmaps_walk (struct check *k)
 {
   const struct header *h = &k->core->header;
   const uint64_t size = h->bitmap_directory_size;
-  uint64_t pos, len;
-  uint32_t nr = 0;
+  struct bitmap_walk w = { .k = k };
   uint8_t *dir;
   int r;
 
   if (!h->has_bitmaps || !(h->autoclear & AUTOCLEAR_BITMAPS) ||
       size > BM_MAX_DIRECTORY)
     return 0;
-  r = check_walk_add (k, h->bitmap_directory_offset, size,
+  r = check_walk_add (k, h->bitmap_directory_offset, size, 1,
                       "bitmap directory");
   if (r < 0)
     return r;
@@ -137,19 +204,16 @@ check_bitmaps_walk (struct check *k)
   }
   r = check_walk_read (k, dir, size, h->bitmap_directory_offset,
                        "bitmap directory");
-  for (pos = 0; r == 0 && pos < size; pos += len, ++nr) {
-    len = bitmap_entry_len (&k->core->geo, dir + pos, size - pos);
-    if (len == 0)
-      break;
-    check_bitmap_size (k, dir + pos, nr);
-    r = walk_bitmap_table (k, get_be64 (dir + pos + BM_TABLE_OFF),
-                           get_be32 (dir + pos + BM_TABLE_SIZE));
-  }
-  if (r == 0 && (pos != size || nr != h->nb_bitmaps)) {
-    k->res->corruptions++;
-    check_walk_problem (k, "the bitmap directory is broken at entry %" PRIu32,
-                        nr);
-  }
+  if (r == 0)
+    r = walk_directory (&w, dir, size);
   free (dir);
+  if (r == 0)
+    r = check_ranges_each (&w.clusters, count_bitmap_table, &w);
+  if (r == 0)
+    r = check_ranges_each (&w.bytes, read_bitmap_table, &w);
+  check_ranges_free (&w.clusters);
+  check_ranges_free (&w.bytes);
+  if (r < 0)
+    k->res->check_errors++;
   return r;
 }

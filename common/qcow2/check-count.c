@@ -11,6 +11,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,9 +201,10 @@ grow_many (struct check_count *cc)
 
 int
 check_count_add (struct check_count *cc, uint64_t cluster_idx,
-                 uint64_t limit, bool *full)
+                 uint64_t times, uint64_t limit, uint64_t *excess)
 {
   struct piece *p = get_piece (cc, cluster_idx);
+  uint64_t count, n;
   struct many *m;
   uint8_t *c;
   int r;
@@ -212,12 +214,16 @@ check_count_add (struct check_count *cc, uint64_t cluster_idx,
     if (r < 0)
       return r;
   }
-  *full = check_count_get (cc, cluster_idx) >= limit;
-  if (*full)
+  count = check_count_get (cc, cluster_idx);
+  n = limit > count ? limit - count : 0;
+  if (n > times)
+    n = times;
+  *excess = times - n;
+  if (n == 0)
     return 0;
   c = &p->counts[cluster_idx & (PIECE - 1)];
-  if (*c < MANY - 1) {
-    ++*c;
+  if (count + n < MANY) {
+    *c = count + n;
     return 0;
   }
   if (cc->nr_many >= cc->nr_many_slots / 2) {
@@ -228,11 +234,10 @@ check_count_add (struct check_count *cc, uint64_t cluster_idx,
   m = find_many (cc->many, cc->nr_many_slots, cluster_idx);
   if (*c < MANY) {
     m->idx = cluster_idx + 1;
-    m->count = MANY - 1;
     cc->nr_many++;
     *c = MANY;
   }
-  m->count++;
+  m->count = count + n;
   return 0;
 }
 

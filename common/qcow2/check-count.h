@@ -9,7 +9,6 @@
 #ifndef CHECK_COUNT_H
 #define CHECK_COUNT_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct check_count;
@@ -19,11 +18,12 @@ extern int check_count_create (uint64_t max_bytes, struct check_count **cc)
   __attribute__ ((__warn_unused_result__));
 extern void check_count_free (struct check_count *cc);
 
-/* One more reference to CLUSTER_IDX, unless there are LIMIT already: then
- * *FULL is true.  -ENOMEM: also when MAX_BYTES is reached.
+/* TIMES more references to CLUSTER_IDX, but not more than LIMIT in total:
+ * *EXCESS is how many of them are not counted.  -ENOMEM: also when MAX_BYTES
+ * is reached.
  */
 extern int check_count_add (struct check_count *cc, uint64_t cluster_idx,
-                            uint64_t limit, bool *full)
+                            uint64_t times, uint64_t limit, uint64_t *excess)
   __attribute__ ((__warn_unused_result__));
 
 extern uint64_t check_count_get (struct check_count *cc,

@@ -6,7 +6,9 @@
  * what is referenced inside the file.
  *
  * What counts as a corruption is what `qemu-img check' counts, so that the
- * two agree.
+ * two agree.  But a table that is named N times is walked once, and each of
+ * its references counts N times: what a walk costs follows the size of the
+ * file, whatever the image says.
  *
  * Locks: none needed, nobody else uses the image.  The private cache for
  * refcount blocks has a lock only because mcache.c wants one; it is never
@@ -200,33 +202,21 @@ check_walk_close (struct check *k)
  */
 
 int
-check_walk_add (struct check *k, uint64_t off, uint64_t len,
-                const char *what)
+check_walk_count (struct check *k, uint64_t first, uint64_t end,
+                  uint64_t times)
 {
-  const struct geometry *geo = &k->core->geo;
-  uint64_t c, end;
-  bool full;
+  uint64_t c, excess;
   int r;
 
-  if (len == 0)
-    return 0;
-  if (__builtin_add_overflow (off, len, &end) ||
-      end >= k->file_len + geo->cluster_size) {
-    k->res->corruptions++;
-    check_walk_problem (k, "%s at offset 0x%" PRIx64 ", %" PRIu64 " bytes: "
-                        "lies beyond the end of the file", what, off, len);
-    if (end < off || end > k->count_beyond)
-      return 0;
-  }
-  for (c = off >> geo->cluster_bits;
-       c <= (end - 1) >> geo->cluster_bits; ++c) {
-    r = check_count_add (k->counts, c, geo->refcount_max, &full);
+  for (c = first; c < end; ++c) {
+    r = check_count_add (k->counts, c, times, k->core->geo.refcount_max,
+                         &excess);
     if (r < 0) {
       k->res->check_errors++;
       return r;
     }
-    if (full) {
-      k->res->corruptions++;
+    if (excess) {
+      k->res->corruptions += excess;
       check_walk_problem (k, "cluster %" PRIu64 ": has more references than "
                           "its refcount can hold", c);
     }
@@ -236,12 +226,40 @@ check_walk_add (struct check *k, uint64_t off, uint64_t len,
   return 0;
 }
 
+bool
+check_walk_can_count (struct check *k, uint64_t off, uint64_t len,
+                      uint64_t times, const char *what)
+{
+  uint64_t end;
+
+  if (!__builtin_add_overflow (off, len, &end) &&
+      end < k->file_len + k->core->geo.cluster_size)
+    return true;
+  k->res->corruptions += times;
+  check_walk_problem (k, "%s at offset 0x%" PRIx64 ", %" PRIu64 " bytes: "
+                      "lies beyond the end of the file", what, off, len);
+  return end >= off && end <= k->count_beyond;
+}
+
+int
+check_walk_add (struct check *k, uint64_t off, uint64_t len, uint64_t times,
+                const char *what)
+{
+  const struct geometry *geo = &k->core->geo;
+
+  if (len == 0 || !check_walk_can_count (k, off, len, times, what))
+    return 0;
+  return check_walk_count (k, off >> geo->cluster_bits,
+                           geometry_clusters (geo, off + len), times);
+}
+
 /* ------------------------------------------------------------------
  * L2 tables.
  */
 
 struct l2_walk {
   uint64_t off;                 /* of the table */
+  uint64_t times;               /* how often it is named */
   bool active;
   uint64_t next_off;            /* where the next cluster would continue */
   uint64_t changed_lo, changed_hi; /* bytes of the table, if lo < hi */
@@ -276,10 +294,11 @@ walk_compressed (struct check *k, struct l2_walk *w, uint64_t i,
     if (k->fix_entries)
       put_entry (k, w, i, e.v & ~ENTRY_COPIED, 0);
     else
-      k->res->corruptions += !!(e.v & ENTRY_COPIED) + !!e.bitmap;
+      k->res->corruptions +=
+        w->times * (!!(e.v & ENTRY_COPIED) + !!e.bitmap);
   }
   if (geo->has_data_file) {
-    k->res->corruptions++;
+    k->res->corruptions += w->times;
     check_walk_problem (k, "L2 table at offset 0x%" PRIx64 ", entry %" PRIu64
                         ": compressed, but the image has an external data "
                         "file", w->off, i);
@@ -288,12 +307,13 @@ walk_compressed (struct check *k, struct l2_walk *w, uint64_t i,
   if (e.bitmap && !k->fix_entries)
     return 0;
   if (w->active) {
-    k->res->allocated_clusters++;
-    k->res->compressed_clusters++;
-    k->res->fragmented_clusters++;
+    k->res->allocated_clusters += w->times;
+    k->res->compressed_clusters += w->times;
+    k->res->fragmented_clusters += w->times;
   }
   return check_walk_add (k, l2_entry_comp_off (geo, e),
-                         l2_entry_comp_len (geo, e), "compressed cluster");
+                         l2_entry_comp_len (geo, e), w->times,
+                         "compressed cluster");
 }
 
 /* Does the entry say that data is in the cluster? */
@@ -312,7 +332,7 @@ walk_allocated (struct check *k, struct l2_walk *w, uint64_t i,
   const uint64_t off = l2_entry_off (e);
 
   if ((e.bitmap >> 32) & e.bitmap) {
-    k->res->corruptions++;
+    k->res->corruptions += w->times;
     check_walk_problem (k, "L2 table at offset 0x%" PRIx64 ", entry %" PRIu64
                         ": subclusters are both allocated and zero",
                         w->off, i);
@@ -326,16 +346,16 @@ walk_allocated (struct check *k, struct l2_walk *w, uint64_t i,
       put_entry (k, w, i, geo->extended_l2 ? 0 : L2E_ZERO, e.bitmap);
       return 0;
     }
-    k->res->corruptions++;
+    k->res->corruptions += w->times;
   }
   if (w->active) {
-    k->res->allocated_clusters++;
+    k->res->allocated_clusters += w->times;
     if (w->next_off != 0 && off != w->next_off)
-      k->res->fragmented_clusters++;
+      k->res->fragmented_clusters += w->times;
     w->next_off = off + geo->cluster_size;
   }
   return geo->has_data_file ? 0 :
-    check_walk_add (k, off, geo->cluster_size, "guest cluster");
+    check_walk_add (k, off, geo->cluster_size, w->times, "guest cluster");
 }
 
 static int
@@ -345,7 +365,7 @@ walk_entry (struct check *k, struct l2_walk *w, uint64_t i,
   const enum check_kind kind = check_walk_kind (&k->core->geo, e.v);
 
   if (kind != CHECK_COMPRESSED && (e.v & L2E_RESERVED_MASK)) {
-    k->res->corruptions++;
+    k->res->corruptions += w->times;
     check_walk_problem (k, "L2 table at offset 0x%" PRIx64 ", entry %" PRIu64
                         ": 0x%" PRIx64 " has reserved bits set",
                         w->off, i, e.v);
@@ -358,7 +378,7 @@ walk_entry (struct check *k, struct l2_walk *w, uint64_t i,
     return walk_allocated (k, w, i, e);
   case CHECK_NOTHING:
     if (e.bitmap & UINT32_MAX) {
-      k->res->corruptions++;
+      k->res->corruptions += w->times;
       check_walk_problem (k, "L2 table at offset 0x%" PRIx64 ", entry %" PRIu64
                           ": subclusters are allocated, but there is no "
                           "cluster", w->off, i);
@@ -370,12 +390,12 @@ walk_entry (struct check *k, struct l2_walk *w, uint64_t i,
   return 0;
 }
 
-static int
-walk_l2 (struct check *k, uint64_t off, bool active)
+int
+check_walk_l2 (struct check *k, uint64_t off, uint64_t times, bool active)
 {
   const struct geometry *geo = &k->core->geo;
   const uint64_t nr = UINT64_C (1) << geo->l2_bits;
-  struct l2_walk w = { .off = off, .active = active };
+  struct l2_walk w = { .off = off, .times = times, .active = active };
   struct l2_entry e = { 0 };
   uint64_t i;
   int r;
@@ -393,83 +413,6 @@ walk_l2 (struct check *k, uint64_t off, bool active)
   if (r == 0 && w.changed_lo < w.changed_hi)
     r = backend_pwrite (k->core->file, k->l2 + w.changed_lo,
                         w.changed_hi - w.changed_lo, off + w.changed_lo, 0);
-  return r;
-}
-
-/* ------------------------------------------------------------------
- * L1 tables.
- */
-
-static int
-walk_l1 (struct check *k, uint64_t off, uint64_t nr, bool active)
-{
-  const struct geometry *geo = &k->core->geo;
-  struct l1_entry e;
-  uint8_t *l1;
-  uint64_t i;
-  int r;
-
-  if (nr == 0)
-    return 0;
-  r = check_walk_add (k, off, nr * 8, "L1 table");
-  if (r < 0)
-    return r;
-  l1 = malloc (nr * 8);
-  if (l1 == NULL) {
-    nbdkit_error ("%s: out of memory for the check", k->core->name);
-    k->res->check_errors++;
-    return -ENOMEM;
-  }
-  r = check_walk_read (k, l1, nr * 8, off, "L1 table");
-  for (i = 0; r == 0 && i < nr; ++i) {
-    check_walk_progress (k, 1);
-    e.v = get_be64 (l1 + i * 8);
-    if (e.v == 0)
-      continue;
-    if (e.v & L1E_RESERVED_MASK) {
-      k->res->corruptions++;
-      check_walk_problem (k, "L1 table at offset 0x%" PRIx64 ", entry %"
-                          PRIu64 ": 0x%" PRIx64 " has reserved bits set",
-                          off, i, e.v);
-    }
-    if (geometry_in_cluster (geo, l1_entry_off (e)) != 0) {
-      k->res->corruptions++;
-      check_walk_problem (k, "L1 table at offset 0x%" PRIx64 ", entry %"
-                          PRIu64 ": 0x%" PRIx64 " is not the start of a "
-                          "cluster", off, i, l1_entry_off (e));
-    }
-    r = check_walk_add (k, l1_entry_off (e), geo->cluster_size, "L2 table");
-    if (r == 0)
-      r = walk_l2 (k, l1_entry_off (e), active);
-  }
-  free (l1);
-  return r;
-}
-
-static int
-walk_snapshots (struct check *k)
-{
-  const struct snapshot_table *t = &k->core->snapshots;
-  const struct snapshot_entry *s;
-  size_t i;
-  int r = 0;
-
-  if (k->core->geo.has_data_file && t->nr > 0) {
-    k->res->corruptions++;
-    check_walk_problem (k, "the image has snapshots, but its data is in an "
-                        "external file, which they do not protect");
-  }
-  for (i = 0; r == 0 && i < t->nr; ++i) {
-    s = &t->entries[i];
-    if (geometry_in_cluster (&k->core->geo, s->l1_table_offset) != 0 ||
-        s->l1_size > MAX_L1_SIZE / 8) {
-      k->res->corruptions++;
-      check_walk_problem (k, "snapshot %s (%s): position or size of its L1 "
-                          "table is out of range", s->id, s->name);
-      continue;
-    }
-    r = walk_l1 (k, s->l1_table_offset, s->l1_size, false);
-  }
   return r;
 }
 
@@ -510,7 +453,7 @@ walk_refblock (struct check *k, uint64_t i)
   else if (v >> geo->cluster_bits >= k->nr_clusters)
     what = "lies beyond the end of the file";
   else {
-    r = check_walk_add (k, v, geo->cluster_size, "refcount block");
+    r = check_walk_add (k, v, geo->cluster_size, 1, "refcount block");
     if (r < 0)
       return r;
     if (check_count_get (k->counts, v >> geo->cluster_bits) == 1)
@@ -543,19 +486,17 @@ check_walk_references (struct check *k)
   const struct header *h = &k->core->header;
   int r;
 
-  r = check_walk_add (k, 0, k->core->geo.cluster_size, "header");
+  r = check_walk_add (k, 0, k->core->geo.cluster_size, 1, "header");
   if (r == 0)
-    r = walk_l1 (k, h->l1_table_offset, h->l1_size, true);
+    r = check_l1_walk (k);
   if (r == 0)
-    r = walk_snapshots (k);
-  if (r == 0)
-    r = check_walk_add (k, h->snapshots_offset, k->core->snapshots.bytes,
+    r = check_walk_add (k, h->snapshots_offset, k->core->snapshots.bytes, 1,
                         "snapshot table");
   if (r == 0 && !k->without_refcounts)
     r = check_walk_add (k, h->refcount_table_offset,
-                        k->refcount.nr_entries * 8, "refcount table");
+                        k->refcount.nr_entries * 8, 1, "refcount table");
   if (r == 0 && h->has_crypto)
-    r = check_walk_add (k, h->crypto_offset, h->crypto_length,
+    r = check_walk_add (k, h->crypto_offset, h->crypto_length, 1,
                         "encryption header");
   if (r == 0)
     r = check_bitmaps_walk (k);

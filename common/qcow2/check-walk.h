@@ -45,6 +45,7 @@ struct check {
   bool needs_rebuild;           /* fixing single refcounts is not enough */
 
   uint8_t *l2;                  /* a table */
+  uint64_t nr_misaligned;       /* L2 tables that were walked */
   uint64_t work_done, work_total, work_shown;
 };
 
@@ -85,12 +86,39 @@ enum check_kind {
 extern enum check_kind check_walk_kind (const struct geometry *geo,
                                         uint64_t entry);
 
-/* [OFF, OFF + LEN) is in use for WHAT.  The last cluster of a file may be
- * incomplete, so a reference may end behind the end of the file, but by less
- * than a cluster.
+/* [OFF, OFF + LEN) is in use for WHAT, which says so TIMES times.  The last
+ * cluster of a file may be incomplete, so a reference may end behind the end
+ * of the file, but by less than a cluster.
  */
 extern int check_walk_add (struct check *k, uint64_t off, uint64_t len,
-                           const char *what)
+                           uint64_t times, const char *what)
+  __attribute__ ((__warn_unused_result__));
+
+/* The two halves of it: can the range be counted (if not, or if it should
+ * not be where it is, that is a corruption)?  Count clusters [FIRST, END).
+ */
+extern bool check_walk_can_count (struct check *k, uint64_t off, uint64_t len,
+                                  uint64_t times, const char *what)
+  __attribute__ ((__warn_unused_result__));
+extern int check_walk_count (struct check *k, uint64_t first, uint64_t end,
+                             uint64_t times)
+  __attribute__ ((__warn_unused_result__));
+
+/* What the L2 table at OFF, which is named TIMES times, refers to. */
+extern int check_walk_l2 (struct check *k, uint64_t off, uint64_t times,
+                          bool active)
+  __attribute__ ((__warn_unused_result__));
+
+/* The active L1 table and those of snapshots, with all that they lead to
+ * (check-l1.c).
+ */
+extern int check_l1_walk (struct check *k)
+  __attribute__ ((__warn_unused_result__));
+
+/* A misaligned L2 table is about to be read.  There may be as many as would
+ * fill the file; more are refused: -EIO with a message.
+ */
+extern int check_l1_misaligned (struct check *k)
   __attribute__ ((__warn_unused_result__));
 
 /* The references of bitmaps (check-bitmaps.c). */

@@ -22,6 +22,7 @@
 #include "check.h"
 #include "entry.h"
 #include "ondisk.h"
+#include "table-list.h"
 
 /* ------------------------------------------------------------------
  * Refcounts.
@@ -188,9 +189,10 @@ copied_is_right (struct check *k, uint64_t entry, uint64_t off,
   return (*value == 1) == ((entry & ENTRY_COPIED) != 0);
 }
 
+/* TIMES: so often the table is named. */
 static void
 wrong_copied (struct check *k, uint64_t table_off, uint64_t i,
-              uint64_t entry, uint64_t value, bool fix)
+              uint64_t entry, uint64_t value, uint64_t times, bool fix)
 {
   check_walk_problem (k, "table at offset 0x%" PRIx64 ", entry %" PRIu64
                       ": 0x%" PRIx64 " has a wrong COPIED flag "
@@ -198,11 +200,11 @@ wrong_copied (struct check *k, uint64_t table_off, uint64_t i,
   if (fix)
     k->res->corruptions_fixed++;
   else
-    k->res->corruptions++;
+    k->res->corruptions += times;
 }
 
 static int
-copied_of_l2 (struct check *k, uint64_t off, bool fix)
+copied_of_l2 (struct check *k, uint64_t off, uint64_t times, bool fix)
 {
   const struct geometry *geo = &k->core->geo;
   const uint64_t nr = UINT64_C (1) << geo->l2_bits;
@@ -213,6 +215,11 @@ copied_of_l2 (struct check *k, uint64_t off, bool fix)
 
   if (off >= k->file_len)       /* all zero */
     return 0;
+  if (geometry_in_cluster (geo, off) != 0) {
+    r = check_l1_misaligned (k);
+    if (r < 0)
+      return r;
+  }
   r = check_walk_read (k, k->l2, geo->cluster_size, off, "L2 table");
   if (r < 0)
     return r;
@@ -226,7 +233,7 @@ copied_of_l2 (struct check *k, uint64_t off, bool fix)
       copied_is_right (k, v, v & L2E_OFFSET_MASK, &value);
     if (right)
       continue;
-    wrong_copied (k, off, i, v, value, fix);
+    wrong_copied (k, off, i, v, value, times, fix);
     put_be64 (k->l2 + i * geo->l2_entry_size, v ^ ENTRY_COPIED);
     if (lo > i)
       lo = i;
@@ -239,11 +246,12 @@ copied_of_l2 (struct check *k, uint64_t off, bool fix)
   return r;
 }
 
+/* The flags of the table; notes in L2 what it leads to. */
 static int
-copied_of_l1 (struct check *k, uint8_t *l1, bool fix)
+copied_of_l1 (struct check *k, uint8_t *l1, struct table_list *l2, bool fix)
 {
   const struct header *h = &k->core->header;
-  uint64_t i, v, off, value;
+  uint64_t i, v, off, value, lo = h->l1_size, hi = 0;
   int r = 0;
 
   for (i = 0; r == 0 && i < h->l1_size; ++i) {
@@ -253,15 +261,17 @@ copied_of_l1 (struct check *k, uint8_t *l1, bool fix)
     if (off == 0)
       continue;
     if (!copied_is_right (k, v, off, &value)) {
-      wrong_copied (k, h->l1_table_offset, i, v, value, fix);
+      wrong_copied (k, h->l1_table_offset, i, v, value, 1, fix);
       put_be64 (l1 + i * 8, v ^ ENTRY_COPIED);
-      if (fix)
-        r = backend_pwrite (k->core->file, l1 + i * 8, 8,
-                            h->l1_table_offset + i * 8, 0);
+      if (lo > i)
+        lo = i;
+      hi = i + 1;
     }
-    if (r == 0)
-      r = copied_of_l2 (k, off, fix);
+    r = table_list_add (l2, off, 1);
   }
+  if (r == 0 && fix && lo < hi)
+    r = backend_pwrite (k->core->file, l1 + lo * 8, (hi - lo) * 8,
+                        h->l1_table_offset + lo * 8, 0);
   return r;
 }
 
@@ -271,6 +281,8 @@ check_copied (struct check *k, bool fix)
   const struct header *h = &k->core->header;
   const uint64_t bytes = h->l1_size * UINT64_C (8);
   uint8_t *l1 = malloc (bytes + 1);
+  struct table_list l2 = { .nr = 0 };
+  size_t i;
   int r;
 
   if (l1 == NULL) {
@@ -278,9 +290,14 @@ check_copied (struct check *k, bool fix)
     k->res->check_errors++;
     return -ENOMEM;
   }
+  k->nr_misaligned = 0;
   r = check_walk_read (k, l1, bytes, h->l1_table_offset, "L1 table");
   if (r == 0)
-    r = copied_of_l1 (k, l1, fix);
+    r = copied_of_l1 (k, l1, &l2, fix);
+  table_list_settle (&l2);
+  for (i = 0; r == 0 && i < l2.nr; ++i)
+    r = copied_of_l2 (k, l2.names[i].off, l2.names[i].times, fix);
+  table_list_free (&l2);
   free (l1);
   return r;
 }

@@ -23,6 +23,7 @@
 
 #include "l1-walk.h"
 #include "ondisk.h"
+#include "table-list.h"
 
 /* What is done with NR clusters at HOST_OFF that are referred to: guest
  * data, or one L2 table (TABLE).
@@ -216,16 +217,47 @@ check_ref (struct core *core, uint64_t host_off, uint64_t nr, bool table,
   return 0;
 }
 
+/* A table that is named a million times would be walked, and its references
+ * counted, a million times.
+ */
+static int
+check_named_once (struct core *core, const struct l1_entry *l1, uint64_t nr)
+{
+  struct table_list tables = { .nr = 0 };
+  uint64_t i;
+  size_t n;
+  int r = 0;
+
+  for (i = 0; r == 0 && i < nr; i++)
+    if (l1_entry_off (l1[i]) != 0)
+      r = table_list_add (&tables, l1_entry_off (l1[i]), 1);
+  table_list_settle (&tables);
+  for (n = 0; r == 0 && n < tables.nr; n++) {
+    if (tables.names[n].times == 1)
+      continue;
+    nbdkit_error ("%s: the L2 table at offset 0x%" PRIx64 " is named by "
+                  "%" PRIu64 " entries of an L1 table: such an image can be "
+                  "read and written, but not changed as a whole; copy it "
+                  "first (qemu-img convert)", core->name,
+                  tables.names[n].off, tables.names[n].times);
+    r = -EIO;
+  }
+  table_list_free (&tables);
+  return r;
+}
+
 int
 l1_walk_check (struct core *core, const struct l1_entry *l1, uint64_t nr)
 {
   int64_t size = backend_size (core->file);
   uint64_t file_end;
+  int r;
 
   if (size < 0)
     return size;
   file_end = size;
-  return walk (core, l1, nr, check_ref, &file_end);
+  r = check_named_once (core, l1, nr);
+  return r == 0 ? walk (core, l1, nr, check_ref, &file_end) : r;
 }
 
 /* --- add --- */

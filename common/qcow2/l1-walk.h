@@ -17,9 +17,9 @@
 #include "core.h"
 
 /* Can each reference from the NR entries of L1 be trusted?  Tables are
- * readable, entries keep the rules, clusters lie in the file, hold no other
- * metadata, and have a refcount.  -EIO with a message that names the
- * broken entry; -ENOMEM.
+ * readable and each is named once, entries keep the rules, clusters lie in
+ * the file, hold no other metadata, and have a refcount.  -EIO with a
+ * message that names the broken entry; -ENOMEM.
  */
 extern int l1_walk_check (struct core *core, const struct l1_entry *l1,
                           uint64_t nr)

@@ -98,7 +98,7 @@ place (struct rebuild *rb, uint64_t start, uint64_t nr, uint64_t *idx)
   const unsigned bits = rb->core->geo.cluster_bits;
   const bool known = start >= rb->full_idx && start < rb->full_end_idx;
   uint64_t c = known ? rb->full_end_idx : start, next, i;
-  bool full;
+  uint64_t excess;
   int r;
 
   for (;;) {
@@ -123,7 +123,7 @@ place (struct rebuild *rb, uint64_t start, uint64_t nr, uint64_t *idx)
     rb->full_end_idx = c + 1;
   }
   for (i = 0; i < nr; ++i) {
-    r = check_count_add (rb->counts, c + i, 1, &full);
+    r = check_count_add (rb->counts, c + i, 1, 1, &excess);
     if (r < 0)
       return r;
   }

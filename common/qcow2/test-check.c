@@ -46,7 +46,7 @@ test_count (void)
   static uint64_t model[CLUSTERS];
   struct check_count *cc;
   uint64_t i, j, c, n;
-  bool full;
+  uint64_t times, excess;
 
   CHECK_OK (check_count_create (1 << 20, &cc));
   CHECK (check_count_end (cc) == 0);
@@ -54,9 +54,11 @@ test_count (void)
   for (i = 0; i < 30000; ++i) {
     c = below (CLUSTERS / 100) * (1 + below (90));
     for (j = below (8) ? 1 : below (600); j > 0; --j) {
-      CHECK_OK (check_count_add (cc, c, 500, &full));
-      CHECK (full == (model[c] == 500));
-      model[c] += !full;
+      times = below (50) ? 1 : below (300);
+      CHECK_OK (check_count_add (cc, c, times, 500, &excess));
+      model[c] += times;
+      CHECK (excess == (model[c] > 500 ? model[c] - 500 : 0));
+      model[c] -= excess;
     }
     c = below (CLUSTERS);
     CHECK (check_count_get (cc, c) == model[c]);
@@ -71,9 +73,9 @@ test_count (void)
 
   /* The bound on memory: two pieces. */
   CHECK_OK (check_count_create (10000, &cc));
-  CHECK_OK (check_count_add (cc, UINT64_C (1) << 50, 5, &full));
-  CHECK_OK (check_count_add (cc, 0, 5, &full));
-  CHECK (check_count_add (cc, UINT64_C (1) << 40, 5, &full) == -ENOMEM);
+  CHECK_OK (check_count_add (cc, UINT64_C (1) << 50, 1, 5, &excess));
+  CHECK_OK (check_count_add (cc, 0, 1, 5, &excess));
+  CHECK (check_count_add (cc, UINT64_C (1) << 40, 1, 5, &excess) == -ENOMEM);
   CHECK (check_count_end (cc) == (UINT64_C (1) << 50) + 1);
   check_count_free (cc);
 }
@@ -249,7 +251,7 @@ break_image (uint8_t *p, size_t *len)
   const uint64_t snapshots = get_be64 (p + HDR_SNAPSHOTS_OFFSET);
   uint64_t off;
 
-  switch (below (10)) {
+  switch (below (12)) {
   case 0:
     off = l1 + below (get_be32 (p + HDR_L1_SIZE)) * 8;
     put_field (p, *len, off, any_value (*len, cluster));
@@ -284,6 +286,16 @@ break_image (uint8_t *p, size_t *len)
                  UINT64_C (1) << below (20));
     else if (get_be32 (p + HDR_VERSION) >= 3)
       p[HDR_INCOMPATIBLE + 7] |= INCOMPAT_DIRTY;
+    break;
+  case 10:
+    /* One table for all. */
+    for (off = l1; off < l1 + get_be32 (p + HDR_L1_SIZE) * 8; off += 8)
+      put_field (p, *len, off, any_l2 (p, *len) | ENTRY_COPIED);
+    break;
+  case 11:
+    /* The first snapshot has the active L1 table. */
+    if (get_be32 (p + HDR_NB_SNAPSHOTS) && snapshots)
+      put_field (p, *len, snapshots, l1);
     break;
   }
 }

@@ -97,6 +97,24 @@ one_l2_table (void)
   save (b, "one-l2-table");
 }
 
+/* Tables that overlap each other. */
+static void
+overlapping_tables (void)
+{
+  struct backend *b = seed_image ("ref2");
+  const uint64_t l1 = get (b, HDR_L1_TABLE_OFFSET), v = get (b, l1);
+  unsigned i;
+
+  for (i = 0; i < 10; ++i)
+    set (b, l1 + i * 8, v + i * 512);
+  save (b, "overlapping-l2-tables");
+
+  b = seed_image ("small-512");
+  set (b, get (b, HDR_SNAPSHOTS_OFFSET) + SNAP_L1_OFFSET,
+       get (b, HDR_L1_TABLE_OFFSET));
+  save (b, "snapshot-has-active-l1");
+}
+
 /* A sparse file in which a snapshot has a large L1 table. */
 static void
 large_snapshots (void)
@@ -168,6 +186,7 @@ seed_hostile_images (void)
   broken_refcount_table ();
   one_refcount_block ();
   one_l2_table ();
+  overlapping_tables ();
   large_snapshots ();
   large_disk ();
   empty_format ();
