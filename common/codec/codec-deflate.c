@@ -32,16 +32,9 @@
 #include <string.h>
 #include <errno.h>
 
-#include <zlib.h>
-#ifdef HAVE_LIBISAL
-#include <isa-l.h>
-#endif
-#ifdef HAVE_LIBDEFLATE
-#include <libdeflate.h>
-#endif
-
 #include "codec.h"
 #include "codec-internal.h"
+#include "codec-library.h"
 #include "deflate-probe.h"
 
 #define MAX_LEVEL 9
@@ -111,11 +104,11 @@ codec_deflate_free (struct codec_deflate *ctx)
   if (ctx == NULL)
     return;
   if (ctx->main.level)
-    deflateEnd (&ctx->main.strm);
+    zlib.deflateEnd (&ctx->main.strm);
   if (ctx->runs.level)
-    deflateEnd (&ctx->runs.strm);
+    zlib.deflateEnd (&ctx->runs.strm);
   if (ctx->inflater_ready)
-    inflateEnd (&ctx->inflater);
+    zlib.inflateEnd (&ctx->inflater);
 #ifdef HAVE_LIBISAL
   free (ctx->isal);
   free (ctx->isal_buf);
@@ -123,9 +116,9 @@ codec_deflate_free (struct codec_deflate *ctx)
 #endif
 #ifdef HAVE_LIBDEFLATE
   if (ctx->libdeflate)
-    libdeflate_free_decompressor (ctx->libdeflate);
+    libdeflate.free_decompressor (ctx->libdeflate);
   if (ctx->compressor)
-    libdeflate_free_compressor (ctx->compressor);
+    libdeflate.free_compressor (ctx->compressor);
 #endif
   free (ctx);
 }
@@ -150,23 +143,25 @@ compress_zlib (struct zlib_deflater *d, int level, unsigned window,
 
   if (d->level != level || d->window != window) {
     if (d->level)
-      deflateEnd (&d->strm);
+      zlib.deflateEnd (&d->strm);
     d->level = 0;
     memset (&d->strm, 0, sizeof d->strm);
-    if (deflateInit2 (&d->strm, level, Z_DEFLATED, window == 4096 ? -12 : -15,
-                      ZLIB_MEM_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK)
+    if (zlib.deflateInit2_ (&d->strm, level, Z_DEFLATED,
+                            window == 4096 ? -12 : -15, ZLIB_MEM_LEVEL,
+                            Z_DEFAULT_STRATEGY, ZLIB_VERSION,
+                            sizeof d->strm) != Z_OK)
       return -ENOMEM;
     d->level = level;
     d->window = window;
   }
   else
-    deflateReset (&d->strm);
+    zlib.deflateReset (&d->strm);
 
   d->strm.next_in = (Bytef *) in;
   d->strm.avail_in = len;
   d->strm.next_out = out;
   d->strm.avail_out = out_len;
-  r = deflate (&d->strm, Z_FINISH);
+  r = zlib.deflate (&d->strm, Z_FINISH);
   return r == Z_STREAM_END ? (int64_t) d->strm.total_out : 0;
 }
 
@@ -186,7 +181,7 @@ compress_isal (struct codec_deflate *ctx, int level, unsigned window,
     return -ENOMEM;
 
   strm = ctx->isal;
-  isal_deflate_stateless_init (strm);
+  isal.deflate_stateless_init (strm);
   strm->end_of_stream = 1;
   strm->hist_bits = window == 4096 ? 12 : 15;
   strm->level = level;
@@ -196,7 +191,7 @@ compress_isal (struct codec_deflate *ctx, int level, unsigned window,
   strm->avail_in = len;
   strm->next_out = out;
   strm->avail_out = out_len;
-  return isal_deflate_stateless (strm) == COMP_OK ? strm->total_out : 0;
+  return isal.deflate_stateless (strm) == COMP_OK ? strm->total_out : 0;
 }
 
 #endif /* HAVE_LIBISAL */
@@ -212,13 +207,13 @@ compress_libdeflate (struct codec_deflate *ctx, int level,
 
   if (ctx->compressor == NULL || ctx->compressor_level != level) {
     if (ctx->compressor)
-      libdeflate_free_compressor (ctx->compressor);
-    ctx->compressor = libdeflate_alloc_compressor (levels[level]);
+      libdeflate.free_compressor (ctx->compressor);
+    ctx->compressor = libdeflate.alloc_compressor (levels[level]);
     ctx->compressor_level = level;
     if (ctx->compressor == NULL)
       return -ENOMEM;
   }
-  return libdeflate_deflate_compress (ctx->compressor, in, len, out, out_len);
+  return libdeflate.deflate_compress (ctx->compressor, in, len, out, out_len);
 }
 
 #endif /* HAVE_LIBDEFLATE */
@@ -298,18 +293,18 @@ inflate_zlib (struct codec_deflate *ctx, const void *in, size_t in_len,
   int r;
 
   if (!ctx->inflater_ready) {
-    if (inflateInit2 (strm, -15) != Z_OK)
+    if (zlib.inflateInit2_ (strm, -15, ZLIB_VERSION, sizeof *strm) != Z_OK)
       return -ENOMEM;
     ctx->inflater_ready = true;
   }
   else
-    inflateReset (strm);
+    zlib.inflateReset (strm);
 
   strm->next_in = (Bytef *) in;
   strm->avail_in = in_len;
   strm->next_out = out;
   strm->avail_out = want;
-  r = inflate (strm, Z_FINISH);
+  r = zlib.inflate (strm, Z_FINISH);
   if (r == Z_MEM_ERROR)
     return -ENOMEM;
   if (strm->avail_out > 0)
@@ -337,12 +332,12 @@ inflate_isal (struct codec_deflate *ctx, const void *in, size_t in_len,
     ctx->isal_inflater = state;
   }
 
-  isal_inflate_init (state);
+  isal.inflate_init (state);
   state->next_in = (uint8_t *) in;
   state->avail_in = in_len;
   state->next_out = out;
   state->avail_out = want;
-  r = isal_inflate_stateless (state);
+  r = isal.inflate_stateless (state);
   if (state->avail_out > 0)
     return 1;
   if (want < out_len || r == ISAL_DECOMP_OK || r == ISAL_OUT_OVERFLOW)
@@ -364,11 +359,11 @@ inflate_libdeflate (struct codec_deflate *ctx, const void *in, size_t in_len,
   size_t used, n;
 
   if (ctx->libdeflate == NULL) {
-    ctx->libdeflate = libdeflate_alloc_decompressor ();
+    ctx->libdeflate = libdeflate.alloc_decompressor ();
     if (ctx->libdeflate == NULL)
       return -ENOMEM;
   }
-  if (libdeflate_deflate_decompress_ex (ctx->libdeflate, in, in_len,
+  if (libdeflate.deflate_decompress_ex (ctx->libdeflate, in, in_len,
                                         out, out_len, &used, &n)
       == LIBDEFLATE_SUCCESS && n == out_len)
     return 0;

@@ -20,13 +20,13 @@
 #include <string.h>
 #include <errno.h>
 
-#include <zstd.h>
-#include <zstd_errors.h>
-
 #include "codec.h"
 #include "codec-internal.h"
+#include "codec-library.h"
 
 #define DEFAULT_LEVEL 3
+/* Of every libzstd since 1.0. */
+#define MAX_LEVEL 22
 
 /* RFC 8878 section 3.1.2: the last hex digit is free. */
 #define SKIPPABLE_MAGIC 0x184d2a50U
@@ -51,7 +51,7 @@ void
 codec_zstd_level_range (int *min, int *max, int *def)
 {
   *min = 1;
-  *max = ZSTD_maxCLevel ();
+  *max = MAX_LEVEL;
   *def = DEFAULT_LEVEL;
 }
 
@@ -59,8 +59,8 @@ void
 codec_zstd_free (struct codec_zstd *ctx)
 {
   if (ctx) {
-    ZSTD_freeCCtx (ctx->cctx);
-    ZSTD_freeDCtx (ctx->dctx);
+    zstd.freeCCtx (ctx->cctx);
+    zstd.freeDCtx (ctx->dctx);
     free (ctx);
   }
 }
@@ -81,12 +81,12 @@ get_cctx (struct codec_zstd **ctxp, int level)
   if (ctx == NULL)
     return -ENOMEM;
   if (ctx->cctx == NULL) {
-    ctx->cctx = ZSTD_createCCtx ();
+    ctx->cctx = zstd.createCCtx ();
     if (ctx->cctx == NULL)
       return -ENOMEM;
   }
   if (ctx->level != level) {
-    if (ZSTD_isError (ZSTD_CCtx_setParameter (ctx->cctx,
+    if (zstd.isError (zstd.CCtx_setParameter (ctx->cctx,
                                               ZSTD_c_compressionLevel,
                                               level)))
       return -EINVAL;
@@ -103,13 +103,13 @@ get_dctx (struct codec_zstd **ctxp)
   if (ctx == NULL)
     return -ENOMEM;
   if (ctx->dctx == NULL) {
-    ctx->dctx = ZSTD_createDCtx ();
+    ctx->dctx = zstd.createDCtx ();
     if (ctx->dctx == NULL)
       return -ENOMEM;
-    if (ZSTD_isError (ZSTD_DCtx_setParameter (ctx->dctx,
+    if (zstd.isError (zstd.DCtx_setParameter (ctx->dctx,
                                               ZSTD_d_windowLogMax,
                                               STREAM_WINDOW_LOG))) {
-      ZSTD_freeDCtx (ctx->dctx);
+      zstd.freeDCtx (ctx->dctx);
       ctx->dctx = NULL;
       return -EINVAL;
     }
@@ -127,11 +127,11 @@ codec_zstd_compress (struct codec_zstd **ctx, int level,
   r = get_cctx (ctx, level);
   if (r < 0)
     return r;
-  n = ZSTD_compress2 ((*ctx)->cctx, out, out_len, in, len);
-  if (!ZSTD_isError (n))
+  n = zstd.compress2 ((*ctx)->cctx, out, out_len, in, len);
+  if (!zstd.isError (n))
     return n;
 
-  switch (ZSTD_getErrorCode (n)) {
+  switch (zstd.getErrorCode (n)) {
   case ZSTD_error_dstSize_tooSmall: return 0;
   case ZSTD_error_memory_allocation: return -ENOMEM;
   default: return -EINVAL;
@@ -150,13 +150,13 @@ frame_is_allowed (const uint8_t *in, size_t in_len)
   if ((magic & SKIPPABLE_MASK) == SKIPPABLE_MAGIC)
     return true;
   return magic == ZSTD_MAGICNUMBER &&
-    ZSTD_getDictID_fromFrame (in, in_len) == 0;
+    zstd.getDictID_fromFrame (in, in_len) == 0;
 }
 
 static int
 zstd_error (size_t code)
 {
-  return ZSTD_getErrorCode (code) == ZSTD_error_memory_allocation ?
+  return zstd.getErrorCode (code) == ZSTD_error_memory_allocation ?
     -ENOMEM : -EIO;
 }
 
@@ -170,11 +170,11 @@ decompress_whole (ZSTD_DCtx *dctx, const uint8_t *in, size_t in_len,
 
     if (!frame_is_allowed (in, in_len))
       return -EIO;
-    frame_len = ZSTD_findFrameCompressedSize (in, in_len);
-    if (ZSTD_isError (frame_len) || frame_len == 0 || frame_len > in_len)
+    frame_len = zstd.findFrameCompressedSize (in, in_len);
+    if (zstd.isError (frame_len) || frame_len == 0 || frame_len > in_len)
       return -EIO;
-    n = ZSTD_decompressDCtx (dctx, out, out_len, in, frame_len);
-    if (ZSTD_isError (n))
+    n = zstd.decompressDCtx (dctx, out, out_len, in, frame_len);
+    if (zstd.isError (n))
       return zstd_error (n);
     in += frame_len;
     in_len -= frame_len;
@@ -196,7 +196,7 @@ decompress_part (ZSTD_DCtx *dctx, const uint8_t *in, size_t in_len,
   ZSTD_outBuffer output = { .dst = out, .size = want };
   bool frame_start = true;
 
-  if (ZSTD_isError (ZSTD_DCtx_reset (dctx, ZSTD_reset_session_only)))
+  if (zstd.isError (zstd.DCtx_reset (dctx, ZSTD_reset_session_only)))
     return -EIO;
   while (output.pos < want) {
     const size_t in_pos = input.pos, out_pos = output.pos;
@@ -204,9 +204,9 @@ decompress_part (ZSTD_DCtx *dctx, const uint8_t *in, size_t in_len,
 
     if (frame_start && !frame_is_allowed (in + in_pos, in_len - in_pos))
       return -EIO;
-    r = ZSTD_decompressStream (dctx, &output, &input);
-    if (ZSTD_isError (r)) {
-      if (ZSTD_getErrorCode (r) == ZSTD_error_frameParameter_windowTooLarge)
+    r = zstd.decompressStream (dctx, &output, &input);
+    if (zstd.isError (r)) {
+      if (zstd.getErrorCode (r) == ZSTD_error_frameParameter_windowTooLarge)
         return -EFBIG;
       return zstd_error (r);
     }

@@ -17,6 +17,7 @@
 
 #include "codec.h"
 #include "codec-internal.h"
+#include "codec-library.h"
 
 /* The libraries count in 32 bits, some of them signed.  Clusters have
  * 2 MiB at most.
@@ -105,8 +106,11 @@ codec_compress (struct codec *c, const struct codec_params *params,
                 const void *in, size_t len, void *out, size_t out_len)
 {
   const unsigned window = params->window ? params->window : 4096;
-  int level = params->level, min, max, def;
+  int level = params->level, min, max, def, r;
 
+  r = codec_library_load (params->type);
+  if (r < 0)
+    return r;
   codec_level_range (params->type, &min, &max, &def);
   if (level == 0)
     level = def;
@@ -134,6 +138,11 @@ codec_decompress (struct codec *c, enum codec_type type,
                   const void *in, size_t in_len,
                   void *out, size_t out_len, size_t want)
 {
+  int r;
+
+  r = codec_library_load (type);
+  if (r < 0)
+    return r;
   if (in_len > MAX_LEN || out_len > MAX_LEN || want > out_len)
     return -EINVAL;
   if (want == 0)

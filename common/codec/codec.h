@@ -41,7 +41,7 @@ extern struct codec *codec_thread (void);
  * number: six times as fast as QEMU and 7 % larger.  4 to 9 are zlib's.
  * With a window of 32 KiB, 3 to 9 are libdeflate's: 3 is three times as
  * fast as QEMU and 3 % smaller.  Without these libraries all are zlib's.
- * zstd: 1 to ZSTD_maxCLevel (), default 3.
+ * zstd: 1 to 22, default 3.
  */
 extern void codec_level_range (enum codec_type type,
                                int *min, int *max, int *def);
@@ -50,7 +50,8 @@ extern void codec_level_range (enum codec_type type,
  * be used.  Returns the length of the result, or 0 if it does not fit
  * (callers pass OUT_LEN smaller than LEN, so that 0 means "store it
  * plain").  -errno: -ENOMEM; -EINVAL (a type, level or window that does
- * not exist, or more than 1 GiB).
+ * not exist, or more than 1 GiB); -ENOTSUP (a library cannot be loaded:
+ * codec_library_error).
  *
  * The result depends on the arguments and on the libraries of the build
  * only, not on what C did before.  One exception: streams of ISA-L's
@@ -70,8 +71,9 @@ extern int64_t codec_compress (struct codec *c,
  * OUT_LEN.
  *
  * Returns 0; -EIO if the stream is malformed, truncated, or ends before
- * WANT bytes; -ENOMEM; -EINVAL (no such type, or more than 1 GiB).  OUT
- * is undefined on error.  Reads IN_LEN bytes at the most, never
+ * WANT bytes; -ENOMEM; -EINVAL (no such type, or more than 1 GiB);
+ * -ENOTSUP (a library cannot be loaded: codec_library_error).  OUT is
+ * undefined on error.  Reads IN_LEN bytes at the most, never
  * allocates more than the contexts need for OUT_LEN, whatever window
  * size a hostile frame claims.
  *
@@ -96,6 +98,17 @@ extern int codec_decompress (struct codec *c, enum codec_type type,
  * inflate).  WANT <= result <= OUT_LEN.
  */
 extern size_t codec_want (enum codec_type type, size_t out_len, size_t want);
+
+/* Load the libraries of TYPE, if that has not happened yet: the functions
+ * above do it, so this is for those who want to know early.  Any thread, with
+ * any lock held.
+ *
+ * 0; -ENOTSUP, and codec_library_error is one sentence that says which
+ * library is missing.
+ */
+extern int codec_library_load (enum codec_type type)
+  __attribute__ ((__warn_unused_result__));
+extern const char *codec_library_error (enum codec_type type);
 
 /* Names of the libraries used, for --dump-plugin, e.g. "isal+zlib". */
 extern const char *codec_deflate_library (void);

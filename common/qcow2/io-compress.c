@@ -48,6 +48,15 @@ read_compressed_bytes (struct io *io, const struct map_run *run,
   return backend_pread (io->file, buf, *len, run->host_off);
 }
 
+/* A library is not on this machine any more. */
+static int
+fail_library (const struct io *io)
+{
+  nbdkit_error ("%s: compressed clusters: %s", io->name,
+                codec_library_error (io->codec));
+  return -EIO;
+}
+
 static int64_t
 fill_cluster (void *opaque, void *out, size_t out_len, size_t want)
 {
@@ -68,6 +77,8 @@ fill_cluster (void *opaque, void *out, size_t out_len, size_t want)
     r = codec_decompress (codec, f->io->codec, buf, len, out, out_len, want);
     if (r == -EIO)
       r = -EBADMSG;
+    else if (r == -ENOTSUP)
+      r = fail_library (f->io);
   }
   free (buf);
   if (r == -EBADMSG || r == -ENODATA) {
@@ -112,6 +123,8 @@ io_check_compress (struct io *io, const struct codec_params *p)
                   io->name);
     return -ENOTSUP;
   }
+  if (codec_library_load (io->codec) < 0)
+    return fail_library (io);
   codec_level_range (io->codec, &min, &max, &def);
   if (p->level != 0 && (p->level < min || p->level > max)) {
     nbdkit_error ("%s: compression level %d is out of range: this image "
@@ -213,6 +226,8 @@ io_write_compressed (struct io *io, const uint8_t *buf, uint64_t len,
   if (codec && out && buf)
     n = codec_compress (codec, &params, buf, size, out, size - 1);
   free (padded);
+  if (n == -ENOTSUP)
+    n = fail_library (io);
   if (n > 0) {
     place.len = n;
     inflight_begin (io->inflight, &range, off, off + size);

@@ -3,23 +3,19 @@
  *
  * Invariant: the functions are set all or not at all, once.
  *
- * Locks: none but that of pthread_once.  Does not unload: libnbd keeps
- * state per thread.
+ * Locks: none but that of pthread_once.
  */
 
 #include <config.h>
 
 #ifdef HAVE_LIBNBD
 
-#include <dlfcn.h>
-#include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
+#include "library.h"
 #include "nbd-library.h"
 
 /* The one whose header this was compiled with. */
@@ -27,29 +23,24 @@
 
 struct nbd_library libnbd;
 
-static bool is_loaded;
-static char load_error[256] = "out of memory";
+static int result;
+static char why[320];
 
 static void
 load (void)
 {
-  void *dl = dlopen (SONAME, RTLD_NOW | RTLD_LOCAL);
-  bool ok = dl != NULL;
-  const char *why;
-
-#define LOAD(name) \
-  if (ok) { \
-    libnbd.name = (__typeof__ (libnbd.name)) dlsym (dl, "nbd_" #name); \
-    ok = libnbd.name != NULL; \
-  }
-  NBD_LIBRARY_FUNCTIONS (LOAD)
+#define ENTRY(name) { "nbd_" #name, &libnbd.name },
+  static const struct library_function functions[] = {
+    NBD_LIBRARY_FUNCTIONS (ENTRY)
 #ifdef LIBNBD_HAVE_NBD_SET_PREAD_INITIALIZE
-  LOAD (set_pread_initialize)
+    ENTRY (set_pread_initialize)
 #endif
-#undef LOAD
-  is_loaded = ok;
-  if (!ok && (why = dlerror ()) != NULL)
-    snprintf (load_error, sizeof load_error, "%s", why);
+  };
+#undef ENTRY
+
+  result = library_load (SONAME, functions,
+                         sizeof functions / sizeof functions[0],
+                         why, sizeof why);
 }
 
 int
@@ -58,12 +49,9 @@ nbd_library_load (void)
   static pthread_once_t once = PTHREAD_ONCE_INIT;
 
   pthread_once (&once, load);
-  if (is_loaded)
-    return 0;
-  nbdkit_error ("an image on an NBD server needs libnbd, which cannot be "
-                "loaded (install the package that has " SONAME "): %s",
-                load_error);
-  return -ENOTSUP;
+  if (result < 0)
+    nbdkit_error ("an image on an NBD server: %s", why);
+  return result;
 }
 
 #endif /* HAVE_LIBNBD */

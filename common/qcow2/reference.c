@@ -2,13 +2,14 @@
 /* Names of other files inside an image.
  *
  * Plain paths, file: names, NBD URIs, QEMU's older nbd: form, and json:
- * descriptions (read by jansson).  A JSON object is flattened first, so
- * that {"file": {"filename": x}} and {"file.filename": x} are the same.
+ * descriptions (read by jansson, loaded with the first one).  A JSON object
+ * is flattened first, so that {"file": {"filename": x}} and {"file.filename": x} are the same.
  */
 
 #include <config.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,11 @@
 
 #include <nbdkit-plugin.h>
 
+#include "library.h"
 #include "reference.h"
+
+/* The one whose header this was compiled with. */
+#define JANSSON_SONAME "libjansson.so.4"
 
 /* Nesting of a json: description, so that it cannot exhaust the stack. */
 #define MAX_DEPTH 8
@@ -152,23 +157,64 @@ parse_old_nbd (const char *from, const char *name, struct reference *ref)
   return ref->uri ? 0 : -ENOMEM;
 }
 
+/* jansson.loads (...) is json_loads (...). */
+#define JANSSON_FUNCTIONS(X) \
+  X (delete) \
+  X (integer_value) \
+  X (loads) \
+  X (object) \
+  X (object_get) \
+  X (object_iter) \
+  X (object_iter_key) \
+  X (object_iter_next) \
+  X (object_iter_value) \
+  X (object_set_new) \
+  X (string) \
+  X (string_value)
+
+static struct {
+#define FIELD(name) __typeof__ (json_##name) *name;
+  JANSSON_FUNCTIONS (FIELD)
+#undef FIELD
+} jansson;
+
+static int jansson_result;
+static char jansson_error[320];
+
+static void
+load_jansson (void)
+{
+#define ENTRY(name) { "json_" #name, &jansson.name },
+  static const struct library_function functions[] = {
+    JANSSON_FUNCTIONS (ENTRY)
+  };
+#undef ENTRY
+
+  jansson_result = library_load (JANSSON_SONAME, functions,
+                                 sizeof functions / sizeof functions[0],
+                                 jansson_error, sizeof jansson_error);
+}
+
 /* Copy the members of OBJ to FLAT, with dotted keys. */
 static int
 flatten (json_t *obj, const char *prefix, json_t *flat, int depth)
 {
-  const char *key;
   json_t *value;
+  void *iter;
   char *full;
   int r = 0;
 
   if (depth > MAX_DEPTH)
     return -EINVAL;
-  json_object_foreach (obj, key, value) {
-    if (asprintf (&full, "%s%s%s", prefix, *prefix ? "." : "", key) == -1)
+  for (iter = jansson.object_iter (obj); iter;
+       iter = jansson.object_iter_next (obj, iter)) {
+    value = jansson.object_iter_value (iter);
+    if (asprintf (&full, "%s%s%s", prefix, *prefix ? "." : "",
+                  jansson.object_iter_key (iter)) == -1)
       return -ENOMEM;
     if (json_is_object (value))
       r = flatten (value, full, flat, depth + 1);
-    else if (json_object_set (flat, full, value) == -1)
+    else if (jansson.object_set_new (flat, full, json_incref (value)) == -1)
       r = -ENOMEM;
     free (full);
     if (r < 0)
@@ -188,16 +234,16 @@ get (json_t *flat, const char *prefix, const char *key)
   n = snprintf (full, sizeof full, "%s%s%s", prefix, *prefix ? "." : "", key);
   if (n < 0 || (size_t) n >= sizeof full)
     return NULL;
-  value = json_object_get (flat, full);
+  value = jansson.object_get (flat, full);
   if (json_is_integer (value)) {
     char text[32];
 
     snprintf (text, sizeof text, "%lld",
-              (long long) json_integer_value (value));
-    json_object_set_new (flat, full, json_string (text));
-    value = json_object_get (flat, full);
+              (long long) jansson.integer_value (value));
+    jansson.object_set_new (flat, full, jansson.string (text));
+    value = jansson.object_get (flat, full);
   }
-  return json_string_value (value);
+  return jansson.string_value (value);
 }
 
 /* The protocol below a format driver, at PREFIX of FLAT. */
@@ -266,32 +312,45 @@ parse_flat (const char *from, const char *name, json_t *flat,
         return -ENOMEM;
     }
     if (driver && strcmp (driver, "raw") == 0 &&
-        (json_object_get (flat, "offset") || json_object_get (flat, "size")))
+        (jansson.object_get (flat, "offset") ||
+         jansson.object_get (flat, "size")))
       return refuse (from, name, "a raw file with offset or size", -ENOTSUP);
   }
   return parse_protocol (from, name, flat, prefix, ref);
 }
 
+/* OBJ or NULL, which nobody else refers to. */
+static void
+free_json (json_t *obj)
+{
+  if (obj)
+    jansson.delete (obj);
+}
+
 static int
 parse_json (const char *from, const char *name, struct reference *ref)
 {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   json_error_t error;
   json_t *obj, *flat;
   int r;
 
-  obj = json_loads (name + strlen ("json:"), JSON_REJECT_DUPLICATES, &error);
+  pthread_once (&once, load_jansson);
+  if (jansson_result < 0)
+    return refuse (from, name, jansson_error, jansson_result);
+  obj = jansson.loads (name + strlen ("json:"), JSON_REJECT_DUPLICATES, &error);
   if (!json_is_object (obj)) {
-    json_decref (obj);
+    free_json (obj);
     return refuse (from, name, "it is not a JSON object", -EINVAL);
   }
-  flat = json_object ();
+  flat = jansson.object ();
   r = flat ? flatten (obj, "", flat, 0) : -ENOMEM;
   if (r == 0)
     r = parse_flat (from, name, flat, ref);
   else if (r == -EINVAL)
     r = refuse (from, name, "it is nested too deeply", -EINVAL);
-  json_decref (flat);
-  json_decref (obj);
+  free_json (flat);
+  free_json (obj);
   return r;
 }
 
