@@ -58,10 +58,10 @@ struct header {
 /* Parse the first LEN bytes of the image file NAME into H, which is
  * initialised here.  A few hundred bytes are enough for most images, the
  * smaller of the file size and 2 MiB for all.  Every field is checked:
- * magic, version, limits, alignment, that tables lie inside addressable space, that the
- * extensions and the backing name lie inside the first cluster, that
- * fields which need each other agree, unknown incompatible features (named
- * by the image's feature name table).
+ * magic, version, limits, alignment, that tables lie inside addressable
+ * space, that the extensions and the backing name lie inside the first
+ * cluster, that fields which need each other agree, unknown incompatible
+ * features (named by the image's feature name table).
  *
  * FILE_SIZE is to find truncated files: header, L1 table and refcount
  * table must begin inside the file.  Snapshot table, bitmap directory and

@@ -3,7 +3,8 @@
  *
  * Plain paths, file: names, NBD URIs, QEMU's older nbd: form, and json:
  * descriptions (read by jansson, loaded with the first one).  A JSON object
- * is flattened first, so that {"file": {"filename": x}} and {"file.filename": x} are the same.
+ * is flattened first, so that {"file": {"filename": x}} and
+ * {"file.filename": x} are the same.
  */
 
 #include <config.h>
