@@ -13,11 +13,6 @@ set -x
 requires_plugin qcow2
 requires_qemu_img
 requires_nbdsh
-# With sanitizers the server may hang after its end, where p11-kit's
-# exit handler waits for a lock of the C library.
-if [ "$sanitizers" = "thread" ]; then
-    skip "the thread sanitizer and exit handlers of p11-kit"
-fi
 
 "$PYTHON" "$abs_top_srcdir/tests/recorder/soak.py" --minutes 0.3 --clients 4
 "$PYTHON" "$abs_top_srcdir/tests/recorder/soak.py" --minutes 0.1 --clients 4 \
