@@ -184,6 +184,7 @@ alloc_freeze_locked (struct alloc *a)
 {
   list_move (a, &a->pending, &a->committing, 0);
   update_estimate (a);
+  alloc_reserved_freeze_locked (a);
 }
 
 void
@@ -449,6 +450,8 @@ cut_file (struct alloc *a, uint64_t end)
   }
   a->file_len = end;
   a->virgin_off = end;
+  if (a->stable_len > end)
+    a->stable_len = end;
 }
 
 void

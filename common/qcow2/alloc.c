@@ -40,6 +40,19 @@
 #define STEP_MARGIN (UINT64_C (1) << 20)
 #define MAX_LOOKS 12
 
+/* Is the cluster that ends at END a hole, up to the end of the file? */
+static bool
+is_hole (struct alloc *a, uint64_t end)
+{
+  const uint64_t off = end - a->geo->cluster_size;
+  enum backend_extent_type type;
+  uint64_t len;
+
+  return end > 0 && end <= a->file_len && a->file->ops->extent &&
+    a->file->ops->extent (a->file, off, a->file_len - off, &type, &len) == 0 &&
+    type == BACKEND_HOLE && len == a->file_len - off;
+}
+
 /* Space beyond the end of the file that the refcounts say is in use: the
  * file was cut off (or an earlier server crashed between the two).
  */
@@ -64,6 +77,8 @@ find_lost (struct alloc *a)
   /* Here only what is zeroed ahead is virgin: nothing yet. */
   if (a->file->fixed_size)
     a->virgin_off = a->virgin_end = a->lost_end;
+  else
+    a->leaky = is_hole (a, a->lost_end);
   if (a->lost_end > a->lost_off)
     nbdkit_debug ("%s: the file ends at offset %" PRIu64 ", but clusters up "
                   "to offset %" PRIu64 " are marked as in use",
@@ -199,9 +214,9 @@ grow_by_step (struct alloc *a, uint64_t end)
   return backend_grow (a->file, target, false);
 }
 
-/* The file reaches to END. */
-static int
-grow_file (struct alloc *a, uint64_t end, const struct alloc_growth *growth)
+int
+alloc_grow_file_locked (struct alloc *a, uint64_t end,
+                        const struct alloc_growth *growth)
 {
   int64_t size;
   int r = -ENOTSUP;
@@ -282,7 +297,7 @@ take (struct alloc *a, uint64_t idx, uint64_t nr,
   r = check_overlap (a, off, end - off);
   if (r < 0)
     return r;
-  r = grow_file (a, end, growth);
+  r = alloc_grow_file_locked (a, end, growth);
   if (r < 0)
     return r;
   if (a->file->fixed_size && growth != NULL && growth->size > 0)
@@ -334,26 +349,90 @@ find_free (struct alloc *a, uint64_t start_idx, uint64_t max_nr,
                                     idx, nr);
 }
 
+/* Take the first NR reserved clusters, and as many free ones behind them as
+ * MORE says.  Returns how many in all.
+ */
+static uint64_t
+take_reserved (struct alloc *a, uint64_t nr, uint64_t more,
+               const struct alloc_growth *growth)
+{
+  struct alloc_reserved *res = &a->reserved;
+  bool virgin;
+
+  if (more > 0 && take (a, res->end, more, growth, &virgin) < 0)
+    more = 0;                   /* the next run will tell why */
+  res->idx += nr;
+  return nr + more;
+}
+
+/* As much as is reserved of MAX_NR clusters.  [IDX, IDX + N) are free, or
+ * none if N is 0: they may continue the run.
+ */
+static uint64_t
+take_from_reserve (struct alloc *a, uint64_t max_nr, uint64_t idx, uint64_t n,
+                   const struct alloc_growth *growth)
+{
+  const struct alloc_reserved *res = &a->reserved;
+  uint64_t nr = res->end - res->idx;
+
+  if (nr >= max_nr)
+    return take_reserved (a, max_nr, 0, growth);
+  if (n > max_nr - nr)
+    n = max_nr - nr;
+  if (n == 0 || idx != res->end ||
+      idx << a->geo->cluster_bits < a->virgin_off)
+    return take_reserved (a, nr, 0, growth);
+  return take_reserved (a, nr, shorten (a, idx, n), growth);
+}
+
+/* What is known of a virgin run.  RESERVED: all of it was. */
+static unsigned
+virgin_flags (const struct alloc *a, uint64_t idx, uint64_t nr, bool reserved)
+{
+  const bool counted = a->lazy ||
+    (reserved && idx + nr <= a->reserved.stable_end);
+
+  if (counted && (idx + nr) << a->geo->cluster_bits <= a->stable_len)
+    return ALLOC_VIRGIN | ALLOC_SETTLED;
+  return ALLOC_VIRGIN;
+}
+
 int
 alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
                        const struct alloc_growth *growth,
-                       uint64_t *host_off, uint64_t *nr, bool *virgin)
+                       uint64_t *host_off, uint64_t *nr, unsigned *flags)
 {
-  uint64_t idx, n;
+  struct alloc_reserved *res = &a->reserved;
+  const uint64_t first = res->idx, reserved = res->end - res->idx;
+  uint64_t idx, n = 0;
+  bool virgin;
   int r;
 
+  *flags = 0;
   r = find_free (a, a->cursor_idx, max_nr, &idx, &n);
-  if (r < 0)
-    return no_space (r);
-  a->cursor_idx = idx;
-  n = shorten (a, idx, n);
-  if (n == 0)
-    return -ENOSPC;
-  r = take (a, idx, n, growth, virgin);
-  if (r < 0)
-    return r;
+  if (r == 0)
+    a->cursor_idx = idx;
+  if (reserved > 0 && (r < 0 || idx > first)) {
+    n = take_from_reserve (a, max_nr, idx, r < 0 ? 0 : n, growth);
+    idx = first;
+    *flags = virgin_flags (a, idx, n, n <= reserved);
+  }
+  else {
+    if (r < 0)
+      return no_space (r);
+    n = shorten (a, idx, n);
+    if (n == 0)
+      return -ENOSPC;
+    r = take (a, idx, n, growth, &virgin);
+    if (r < 0)
+      return r;
+    if (virgin)
+      *flags = virgin_flags (a, idx, n, false);
+  }
   *host_off = idx << a->geo->cluster_bits;
   *nr = n;
+  res->taken += n;
+  alloc_reserved_top_up_locked (a, idx + n, growth);
   return 0;
 }
 
@@ -384,24 +463,45 @@ alloc_reserve_tables (struct alloc *a, uint64_t l1_off, uint64_t l1_len)
                   a->file->name, strerror (-r));
 }
 
-int
-alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
-                      bool *virgin)
+/* Take NR clusters in one run, or none. */
+static int
+take_exactly (struct alloc *a, uint64_t nr, uint64_t *idx, bool *virgin)
 {
-  uint64_t start = a->cursor_idx, idx, n;
+  uint64_t start = a->cursor_idx, n;
   int r;
 
   for (;;) {
-    r = find_free (a, start, nr, &idx, &n);
+    r = find_free (a, start, nr, idx, &n);
     if (r < 0)
       return no_space (r);
     if (n == nr)
       break;
-    start = idx + n;
+    start = *idx + n;
   }
-  if (clamp_to_file (a, idx, nr) < nr)
+  if (clamp_to_file (a, *idx, nr) < nr)
     return -ENOSPC;
-  r = take (a, idx, nr, NULL, virgin);
+  return take (a, *idx, nr, NULL, virgin);
+}
+
+int
+alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
+                      bool *virgin)
+{
+  struct alloc_reserved *res = &a->reserved;
+  uint64_t idx = res->idx;
+  int r = 0;
+
+  if (res->end - res->idx >= nr) {
+    res->idx += nr;
+    *virgin = true;
+  }
+  else {
+    r = take_exactly (a, nr, &idx, virgin);
+    if (r == -ENOSPC && res->end > res->idx) {
+      alloc_reserved_give_back_locked (a);
+      r = take_exactly (a, nr, &idx, virgin);
+    }
+  }
   if (r < 0)
     return r;
   *host_off = idx << a->geo->cluster_bits;
@@ -423,6 +523,13 @@ alloc_at_locked (struct alloc *a, uint64_t host_off, uint64_t max_nr,
   *nr = 0;
   if (geometry_in_cluster (a->geo, host_off) != 0)
     return 0;
+  if (idx == a->reserved.idx && a->reserved.end > idx) {
+    n = a->reserved.end - idx;
+    *nr = n < max_nr ? n : max_nr;
+    a->reserved.idx += *nr;
+    *virgin = true;
+    return 0;
+  }
   if (host_off < a->lost_end && a->lost_off < a->lost_end) {
     const uint64_t left = a->lost_off > host_off ? a->lost_off - host_off : 0;
 
@@ -477,12 +584,12 @@ alloc_bytes_locked (struct alloc *a, uint64_t len,
                     const struct alloc_growth *growth, uint64_t *host_off)
 {
   uint64_t off = a->comp_off, nr;
-  bool virgin;
+  unsigned flags;
   int r;
 
   r = pack (a, len, growth);
   if (r == -ERANGE) {
-    r = alloc_clusters_locked (a, 1, growth, &off, &nr, &virgin);
+    r = alloc_clusters_locked (a, 1, growth, &off, &nr, &flags);
     if (r == 0 && off + len - 1 > a->geo->coffset_mask) {
       alloc_release_locked (a, off, 1);
       return -EFBIG;

@@ -47,6 +47,16 @@ struct alloc_list {
   uint64_t clusters;            /* sum of nr */
 };
 
+/* Clusters with a refcount that nothing points to yet (alloc-reserved.c). */
+struct alloc_reserved {
+  bool allowed;                 /* set once, after alloc_open */
+  bool wanted;                  /* few clusters are taken for each commit */
+  uint64_t idx, end;            /* empty if equal */
+  uint64_t frozen_end;          /* END at the last freeze */
+  uint64_t stable_end;          /* those below are counted on disk */
+  uint64_t taken;               /* clusters handed out since the freeze */
+};
+
 struct alloc {
   const struct geometry *geo;
   struct backend *file;
@@ -54,6 +64,8 @@ struct alloc {
   struct epoch *epoch;
   struct ranked_rwlock *meta;
   bool discard;                 /* punch holes for freed clusters */
+  bool lazy;                    /* refcounts need not be stable: set once,
+                                   after alloc_open */
   uint64_t cursor_idx;          /* where the next scan starts */
   uint64_t comp_off;            /* where the next compressed bytes go;
                                    0 = a new cluster is needed */
@@ -61,11 +73,16 @@ struct alloc {
                                    in this session, and reads as zero */
   uint64_t file_len;            /* the file is at least so long */
   uint64_t open_len;            /* so long it was when it was opened */
+  uint64_t frozen_len, stable_len;      /* FILE_LEN at the last freeze; what
+                                   of it is stable */
+  struct alloc_reserved reserved;
   uint64_t step_off;            /* start of the last step by the hint;
                                    UINT64_MAX = there was none */
   struct alloc_span grown[ALLOC_MAX_GROWN]; /* allocated by the hint */
   unsigned nr_grown;
   bool no_hint;                 /* the host cannot do what the hint asks */
+  bool leaky;                   /* the last cluster in use at open is a
+                                   hole: left over from a reservation? */
   bool unproven;                /* alloc_trim_file left something */
   /* Storage that cannot grow, see alloc-ahead.c. */
   bool ahead_probed;            /* zeroing is known to allocate */
@@ -108,24 +125,50 @@ extern void alloc_ahead_locked (struct alloc *a, uint64_t off, uint64_t end,
 extern void alloc_ahead_give_back_locked (struct alloc *a,
                                           uint64_t used_end);
 
+/* What is known of a run that was allocated. */
+#define ALLOC_VIRGIN    1       /* it reads as zeroes */
+#define ALLOC_SETTLED   2       /* also after a power loss: its refcounts and
+                                   the file's length are stable, so entries
+                                   need not wait for a barrier (I1, I2) */
+
 /* Allocate up to MAX_NR clusters in one contiguous run; *NR >= 1 says how
- * many.  Their refcounts are one (in memory).  *VIRGIN: the run is known
- * to read as zeroes.  The file reaches to the end of the run afterwards.
+ * many.  Their refcounts are one (in memory).  *FLAGS: ALLOC_VIRGIN,
+ * ALLOC_SETTLED.  The file reaches to the end of the run afterwards.
  * -EAGAIN: refcount table full: commit_grow_reftable, then retry;
  * -ENOSPC (also for EFBIG, EDQUOT); -EUCLEAN: what should be free holds
  * metadata (logged; the caller marks the image corrupt); -EIO, -ENOMEM.
  * alloc_exactly_locked: NR or nothing, with storage where the host can
  * reserve it (tables: the commit that writes them must not meet a full
- * disk, since what was acknowledged would be lost with them).
+ * disk, since what was acknowledged would be lost with them).  *VIRGIN: as
+ * ALLOC_VIRGIN.
  */
 extern int alloc_clusters_locked (struct alloc *a, uint64_t max_nr,
                                   const struct alloc_growth *growth,
                                   uint64_t *host_off, uint64_t *nr,
-                                  bool *virgin)
+                                  unsigned *flags)
   __attribute__ ((__warn_unused_result__));
 extern int alloc_exactly_locked (struct alloc *a, uint64_t nr,
                                  uint64_t *host_off, bool *virgin)
   __attribute__ ((__warn_unused_result__));
+
+/* The file reaches to END (bytes), and further as GROWTH says.  -ENOSPC (also
+ * for EFBIG, EDQUOT), -EIO.
+ */
+extern int alloc_grow_file_locked (struct alloc *a, uint64_t end,
+                                   const struct alloc_growth *growth)
+  __attribute__ ((__warn_unused_result__));
+
+/* Reserve clusters where that pays (alloc-reserved.c).
+ * top_up: clusters up to NEXT_IDX were handed out; best effort.
+ * give_back: at close, or where there is no other space.
+ * freeze: a commit begins.  stable: a barrier that began after the freeze
+ * has succeeded, and the blocks that were frozen are written.
+ */
+extern void alloc_reserved_top_up_locked (struct alloc *a, uint64_t next_idx,
+                                          const struct alloc_growth *growth);
+extern void alloc_reserved_give_back_locked (struct alloc *a);
+extern void alloc_reserved_freeze_locked (struct alloc *a);
+extern void alloc_reserved_stable_locked (struct alloc *a);
 
 /* Try to allocate up to MAX_NR clusters at exactly HOST_OFF; *NR may be 0
  * (they are in use).  To continue a run.

@@ -11,7 +11,9 @@
  *       that needs them is written.  Decrements are applied, even in
  *       memory, only after the removal of the entry is stable.
  * I2  Data of a newly allocated cluster, copied head and tail included, is
- *     stable before an L2 entry that points to it is written.
+ *     stable before an L2 entry that points to it is written; unless the
+ *     cluster reads as zeroes without it, and so did the guest before: then
+ *     an entry that comes too early shows what was there.
  *       Entries are changed in memory only after the data write has
  *       completed; the entries that a commit writes are those of the
  *       freeze, which comes before its first barrier.
@@ -41,7 +43,9 @@
  *   thaw (lock), retire freed clusters
  *
  * Steps with nothing to write are left out, so a commit of data alone is
- * one barrier, and one with metadata two.
+ * one barrier, and one with metadata two.  Where no entry has to wait for
+ * anything (map->ordered), the barrier before the entries is left out too:
+ * they are settled (alloc-reserved.c), or are no references.
  *
  * Where no entry waits to become stable, a flush is a barrier and nothing
  * else, and several may be under way: the host combines them better than a
@@ -183,6 +187,7 @@ struct frozen {
   uint64_t l1_lo, l1_hi;
   uint64_t reftable_lo, reftable_hi;
   uint64_t changes;             /* map->changes at the freeze */
+  bool ordered;                 /* entries wait for data or refcounts */
   bool blocks;                  /* the mcache had dirty blocks */
 };
 
@@ -207,6 +212,7 @@ freeze (struct commit *c, struct frozen *f)
     free (f->l1);
     return r;
   }
+  f->ordered = c->map->ordered > c->stable || f->l1 || f->reftable;
   mcache_freeze_locked (c->mcache);
   alloc_freeze_locked (c->alloc);
   return 0;
@@ -217,6 +223,10 @@ thaw (struct commit *c, struct frozen *f, bool reftable_written,
       bool committed)
 {
   WRITE_SCOPE (c->meta);
+
+  /* Where nothing was written there may have been no barrier. */
+  if (committed && (f->blocks || f->changes != c->stable))
+    alloc_reserved_stable_locked (c->alloc);
 
   mcache_thaw_locked (c->mcache);
   map_release_locked (c->map, f->l1_lo, f->l1_hi, committed);
@@ -236,7 +246,7 @@ is_unreachable (uint64_t l1_idx, void *c)
 }
 
 /* Refcounts, and with them everything that must be stable before an entry
- * of a reachable table is written.
+ * of a reachable table is written, if that has to wait.
  */
 static int
 write_before_entries (struct commit *c, struct frozen *f,
@@ -261,6 +271,8 @@ write_before_entries (struct commit *c, struct frozen *f,
       return r;
     *reftable_written = true;
   }
+  if (!f->ordered && f->changes != c->stable)
+    return 0;
   r = mcache_write_frozen (c->mcache, MCACHE_L2, is_unreachable, c);
   if (r < 0)
     return r;
@@ -540,6 +552,10 @@ commit_finish (struct commit *c)
   bool again = true;
   int i, r;
 
+  {
+    WRITE_SCOPE (c->meta);
+    alloc_reserved_give_back_locked (c->alloc);
+  }
   /* Freed space changes refcounts, which the next round writes. */
   for (i = 0; again && i < 3; ++i) {
     r = commit_flush (c);

@@ -244,6 +244,7 @@ open_tables (struct core *core, const struct core_options *opts)
     .lazy = h->version >= 3 && (h->compatible & COMPAT_LAZY_REFCOUNTS),
     .autoclear_kept = AUTOCLEAR_DATA_FILE_RAW,
   };
+  core->alloc.lazy = core->commit.lazy;
   r = commit_open (&core->commit);
   return r < 0 ? r : open_bitmaps (core, opts);
 }
@@ -325,6 +326,9 @@ core_open (struct backend *file, const struct core_options *opts,
     *core = NULL;
     r = -EROFS;
   }
+  /* Reading as zeroes is what it is about, which nothing encrypted does. */
+  if (r == 0 && opts->writable)
+    (*core)->alloc.reserved.allowed = (*core)->header.crypt_method == 0;
   return r;
 }
 

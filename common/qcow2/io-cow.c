@@ -44,6 +44,8 @@ struct cow {
   uint64_t nr;                  /* clusters */
   bool fresh;                   /* allocated here, else reused */
   bool virgin;                  /* the clusters read as zeroes */
+  bool settled;                 /* ALLOC_SETTLED; in the end, if the guest
+                                   range read as zeroes, too */
 };
 
 /* Must a write to RUN allocate a new host cluster? */
@@ -116,6 +118,7 @@ allocate (struct io *io, void *opaque)
   struct cow *c = opaque;
   const struct geometry *geo = io->geo;
   uint64_t nr, end;
+  unsigned flags;
   int r;
 
   r = map_prepare_locked (io->map, c->off, c->len);
@@ -127,9 +130,11 @@ allocate (struct io *io, void *opaque)
     return 0;
   }
   r = alloc_clusters_locked (io->alloc, c->nr, c->growth, &c->host_off, &nr,
-                             &c->virgin);
+                             &flags);
   if (r < 0)
     return r;
+  c->virgin = flags & ALLOC_VIRGIN;
+  c->settled = flags & ALLOC_SETTLED;
   if (nr < c->nr) {
     end = geometry_cluster_start (geo, c->start) + (nr << geo->cluster_bits);
     c->end = end;
@@ -239,7 +244,10 @@ copy_and_write (struct cow *c)
   head.zero = io_reads_zero (io, head.off, head.len);
   tail.zero = io_reads_zero (io, tail.off, tail.len);
   if (io->crypt)
-    c->virgin = false;
+    c->virgin = c->settled = false;
+  /* Without a power loss, the client's bytes; after it, those or zeroes. */
+  c->settled = c->settled && head.zero && tail.zero &&
+    io_reads_zero (io, c->off, c->len);
   if (!head.zero || !tail.zero) {
     mem = malloc (head.len + tail.len + READ_GAP);
     if (mem == NULL)
@@ -293,7 +301,7 @@ install (struct cow *c, int r)
   }
   if (r == 0)
     r = map_set_data_locked (io->map, c->start, c->end - c->start,
-                             c->host_off, &done);
+                             c->host_off, c->settled, &done);
   if (r < 0 && c->fresh) {
     used = done ? (geometry_cluster_end (geo, c->start + done) - first)
       >> geo->cluster_bits : 0;

@@ -197,9 +197,13 @@ change_range (struct map *map, uint64_t guest_off, uint64_t len,
 
 int
 map_set_data_locked (struct map *map, uint64_t guest_off, uint64_t len,
-                     uint64_t host_off, uint64_t *done)
+                     uint64_t host_off, bool settled, uint64_t *done)
 {
-  return change_range (map, guest_off, len, change_to_data, host_off, done);
+  int r = change_range (map, guest_off, len, change_to_data, host_off, done);
+
+  if (!settled)
+    map->ordered = map->changes;
+  return r;
 }
 
 int
@@ -236,7 +240,7 @@ map_set_compressed_locked (struct map *map, uint64_t guest_off,
   p = mcache_dirty_locked (map->mcache, block, MCACHE_L2, l1_idx);
   if (p == NULL)
     return -ENOMEM;
-  map->changes++;
+  map->ordered = ++map->changes;
   free_entry (map, map_entry_get (geo, p + in_slice), UINT64_MAX);
   map_entry_put (geo, p + in_slice,
                  l2_entry_make_compressed (geo, host_off, len));

@@ -112,7 +112,7 @@ set_l1 (struct map *map, uint64_t idx, uint64_t l2_off)
     if (idx >= map->l1_dirty_hi)
       map->l1_dirty_hi = idx + 1;
   }
-  map->changes++;
+  map->ordered = ++map->changes;
 }
 
 /* Copy the table at OLD_OFF, cached changes included, to NEW_OFF. */
@@ -278,4 +278,45 @@ bool
 map_is_frozen (const struct map *map, uint64_t l1_idx)
 {
   return (map->l1_state[l1_idx] & MAP_L1_FROZEN) != 0;
+}
+
+#define MAX_QUICK_TABLES 4
+
+/* Does the L2 table at L2_OFF refer to HOST_OFF? */
+static bool
+table_refers (struct map *map, uint64_t l2_off, uint64_t host_off)
+{
+  const struct geometry *geo = map->geo;
+  const uint64_t slice_size = UINT64_C (1) << geo->slice_bits;
+  struct mcache_block *block;
+  struct l2_entry e;
+  uint64_t off, i;
+
+  for (off = 0; off < geo->cluster_size; off += slice_size) {
+    if (mcache_get_locked (map->mcache, l2_off + off, &block) < 0)
+      return false;
+    for (i = 0; i < slice_size; i += geo->l2_entry_size) {
+      e = map_entry_get (geo, mcache_data (block) + i);
+      if (!l2_entry_compressed (e) && l2_entry_off (e) == host_off)
+        return true;
+    }
+  }
+  return false;
+}
+
+bool
+map_refers_near_end_locked (struct map *map, uint64_t host_off)
+{
+  unsigned tables = 0;
+  uint64_t i;
+
+  for (i = map->nr_l1; i > 0 && tables < MAX_QUICK_TABLES; --i) {
+    if (l1_entry_off (map->l1[i-1]) == 0 ||
+        !l1_entry_valid (map->geo, map->l1[i-1]))
+      continue;
+    if (table_refers (map, l1_entry_off (map->l1[i-1]), host_off))
+      return true;
+    tables++;
+  }
+  return false;
 }

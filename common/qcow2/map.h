@@ -41,6 +41,8 @@ struct map {
   uint8_t *l1_state;            /* per entry: MAP_L1_* ; writable only */
   uint64_t l1_dirty_lo, l1_dirty_hi;
   _Atomic uint64_t changes;     /* grows with every change of an entry */
+  uint64_t ordered;             /* CHANGES after the last one that has to
+                                   wait for a barrier; LOCK_META */
 };
 
 #define MAP_L1_DIRTY    1       /* changed since the last commit began */
@@ -104,6 +106,8 @@ extern int map_prepare_locked (struct map *map, uint64_t guest_off,
  *   size, HOST_OFF still that of the cluster: those subclusters
  *   become data, the others of the cluster keep their state, unless they
  *   were in another host cluster: then the range must cover the cluster.
+ *   SETTLED: the clusters are ALLOC_SETTLED, and the guest range read as
+ *   zeroes before, so the entries need not wait for the data (I2).
  * zero: reads as zeroes; KEEP: host clusters stay allocated.  With
  *   extended L2 a multiple of the subcluster size, but a compressed
  *   cluster as a whole.
@@ -112,7 +116,7 @@ extern int map_prepare_locked (struct map *map, uint64_t guest_off,
  */
 extern int map_set_data_locked (struct map *map, uint64_t guest_off,
                                 uint64_t len, uint64_t host_off,
-                                uint64_t *done)
+                                bool settled, uint64_t *done)
   __attribute__ ((__warn_unused_result__));
 extern int map_set_zero_locked (struct map *map, uint64_t guest_off,
                                 uint64_t len, bool keep, uint64_t *done)
@@ -138,5 +142,10 @@ extern int map_take_dirty_locked (struct map *map, uint8_t **buf,
 extern void map_release_locked (struct map *map, uint64_t lo, uint64_t hi,
                                 bool committed);
 extern bool map_is_frozen (const struct map *map, uint64_t l1_idx);
+
+/* Does an entry in one of the last few L2 tables refer to the host cluster at
+ * HOST_OFF?  A quick look: false says nothing about the other tables.
+ */
+extern bool map_refers_near_end_locked (struct map *map, uint64_t host_off);
 
 #endif /* MAP_H */

@@ -37,6 +37,11 @@ static struct {
 static size_t nr_freed;
 static unsigned refs[CLUSTERS];         /* owners, by cluster */
 static uint64_t freed_at[CLUSTERS];     /* time of the last free */
+
+/* Reservations: what the last commit that succeeded made stable. */
+static uint64_t frozen_refs[CLUSTERS], stable_refs[CLUSTERS];
+static uint64_t stable_len;
+static unsigned nr_settled;             /* runs that were */
 static uint64_t now = 1, committed;     /* times */
 static struct {
   bool held;
@@ -137,6 +142,24 @@ disown (size_t i, bool deferred)
   return o;
 }
 
+static int
+take_clusters (uint64_t max_nr, const struct alloc_growth *growth,
+               uint64_t *off, uint64_t *nr, bool *virgin)
+{
+  unsigned flags = 0;
+  int r = alloc_clusters_locked (&a, max_nr, growth, off, nr, &flags);
+  uint64_t i;
+
+  *virgin = flags & ALLOC_VIRGIN;
+  if (r < 0 || !(flags & ALLOC_SETTLED))
+    return r;
+  CHECK (*virgin && *off + (*nr << t.geo.cluster_bits) <= stable_len);
+  for (i = 0; i < *nr; ++i)
+    CHECK (stable_refs[(*off >> t.geo.cluster_bits) + i] == 1);
+  nr_settled++;
+  return r;
+}
+
 static void
 grow_table (void)
 {
@@ -150,14 +173,13 @@ static int
 try_allocate (unsigned how)
 {
   const struct alloc_growth growth = { .size = 300000, .align = 4096 };
-  uint64_t off, nr = 1 + below (30), len;
+  uint64_t off, nr = 1 + below (a.reserved.allowed ? 3 : 30), len;
   bool virgin = false;
   int r;
 
   switch (how) {
   case 0:
-    r = alloc_clusters_locked (&a, nr, below (2) ? &growth : NULL,
-                               &off, &nr, &virgin);
+    r = take_clusters (nr, below (2) ? &growth : NULL, &off, &nr, &virgin);
     break;
   case 1:
     r = alloc_exactly_locked (&a, nr, &off, &virgin);
@@ -218,12 +240,15 @@ give_back (void)
 static void
 commit (bool ok, bool all)
 {
-  uint64_t frozen_at;
+  uint64_t frozen_at, frozen_len, c;
 
   {
     WRITE_SCOPE (&t.meta);
     alloc_freeze_locked (&a);
     frozen_at = now;
+    frozen_len = t.mem.len;
+    for (c = 0; a.reserved.allowed && c < CLUSTERS; ++c)
+      CHECK_OK (refcount_get_locked (&t.rc, c, &frozen_refs[c]));
   }
   if (!all)
     give_back ();                       /* meanwhile */
@@ -231,8 +256,12 @@ commit (bool ok, bool all)
     WRITE_SCOPE (&t.meta);
     test_image_commit_locked (&t);
     alloc_retire_locked (&a, ok);
-    if (ok)
+    if (ok) {
       committed = frozen_at;
+      stable_len = frozen_len;
+      memcpy (stable_refs, frozen_refs, sizeof stable_refs);
+      alloc_reserved_stable_locked (&a);
+    }
   }
   alloc_reclaim (&a, all);
 }
@@ -278,13 +307,18 @@ finish (void)
       epoch_leave (&epoch, tokens[i].token);
     tokens[i].held = false;
   }
+  {
+    WRITE_SCOPE (&t.meta);
+    alloc_reserved_give_back_locked (&a);
+  }
   do {
     commit (true, true);
   } while (alloc_has_deferred (&a));
 }
 
 static void
-test_random_client (unsigned cluster_bits, unsigned order, bool discard)
+test_random_client (unsigned cluster_bits, unsigned order, bool discard,
+                    bool reserve)
 {
   uint64_t i, end;
 
@@ -298,18 +332,26 @@ test_random_client (unsigned cluster_bits, unsigned order, bool discard)
   test_image_make (&t, cluster_bits, order);
   CHECK_OK (alloc_open (&a, &t.geo, &t.mem.b, &t.rc, &epoch, &t.meta,
                         discard));
+  a.reserved.allowed = reserve;
+  stable_len = nr_settled = 0;
+  memset (stable_refs, 0, sizeof stable_refs);
   for (i = 0; i < 8000; ++i) {
     switch (below (8)) {
     case 0: case 1: case 2: allocate (); break;
-    case 3: case 4: give_back (); break;
+    case 3: give_back (); break;
+    case 4: if (reserve) allocate (); else give_back (); break;
     case 5: request (); break;
-    case 6: if (below (4) == 0) commit (below (4) > 0, false); break;
+    case 6:
+      if (reserve || below (4) == 0)
+        commit (below (4) > 0, false);
+      break;
     default: if (below (200) == 0) { finish (); compare_refcounts (); }
     }
   }
   finish ();
   compare_refcounts ();
   CHECK (!discard || t.mem.punches > 0);
+  CHECK (reserve ? nr_settled > 0 : nr_settled == 0);
 
   while (nr_owned > 0)
     give_back ();
@@ -340,13 +382,12 @@ test_full (void)
     WRITE_SCOPE (&t.meta);
     /* No room for the hint, nor for the step, but for what is needed. */
     t.mem.max_len = 20 << 12;
-    CHECK_OK (alloc_clusters_locked (&a, 10, &huge, &off, &nr, &virgin));
+    CHECK_OK (take_clusters (10, &huge, &off, &nr, &virgin));
     CHECK (off == 3 << 12 && nr == 10 && virgin);
     CHECK (t.mem.len == 13 << 12);
     CHECK (alloc_exactly_locked (&a, 8, &off, &virgin) == -ENOSPC);
     CHECK_OK (alloc_exactly_locked (&a, 7, &off, &virgin));
-    CHECK (alloc_clusters_locked (&a, 1, NULL, &off, &nr, &virgin) ==
-           -ENOSPC);
+    CHECK (take_clusters (1, NULL, &off, &nr, &virgin) == -ENOSPC);
     CHECK (alloc_bytes_locked (&a, 1, NULL, &off) == -ENOSPC);
     CHECK_OK (alloc_at_locked (&a, 5 << 12, 3, NULL, &nr, &virgin));
     CHECK (nr == 0);                    /* in use */
@@ -357,10 +398,9 @@ test_full (void)
     alloc_release_locked (&a, 10 << 12, 10);
     t.mem.max_len = 0;
     t.mem.b.fixed_size = true;
-    CHECK_OK (alloc_clusters_locked (&a, 100, NULL, &off, &nr, &virgin));
+    CHECK_OK (take_clusters (100, NULL, &off, &nr, &virgin));
     CHECK (off == 10 << 12 && nr == 10 && !virgin);
-    CHECK (alloc_clusters_locked (&a, 1, NULL, &off, &nr, &virgin) ==
-           -ENOSPC);
+    CHECK (take_clusters (1, NULL, &off, &nr, &virgin) == -ENOSPC);
     CHECK (alloc_exactly_locked (&a, 1, &off, &virgin) == -ENOSPC);
   }
   alloc_close (&a);
@@ -379,17 +419,17 @@ test_growth_steps (void)
   CHECK_OK (alloc_open (&a, &t.geo, &t.mem.b, &t.rc, &epoch, &t.meta, true));
   {
     WRITE_SCOPE (&t.meta);
-    CHECK_OK (alloc_clusters_locked (&a, 1, NULL, &off, &nr, &virgin));
+    CHECK_OK (take_clusters (1, NULL, &off, &nr, &virgin));
     CHECK (t.mem.len == (3 << 16) + (1 << 20));
     CHECK_OK (alloc_exactly_locked (&a, 15, &off, &virgin));
     CHECK (virgin);
-    CHECK_OK (alloc_clusters_locked (&a, 1, &hint, &off, &nr, &virgin));
+    CHECK_OK (take_clusters (1, &hint, &off, &nr, &virgin));
     CHECK (t.mem.len == 4 << 20);       /* 1.2 + 2, rounded up */
     /* Given back unused, but somebody may have written to it. */
     alloc_release_locked (&a, off, 1);
-    CHECK_OK (alloc_clusters_locked (&a, 1, NULL, &off, &nr, &virgin));
+    CHECK_OK (take_clusters (1, NULL, &off, &nr, &virgin));
     CHECK (!virgin);
-    CHECK_OK (alloc_clusters_locked (&a, 100, &hint, &off, &nr, &virgin));
+    CHECK_OK (take_clusters (100, &hint, &off, &nr, &virgin));
     CHECK (nr == 100 && virgin && t.mem.len == 9 << 20);
   }
   alloc_trim_file (&a, false);
@@ -411,8 +451,7 @@ test_overlap (void)
   CHECK_OK (alloc_open (&a, &t.geo, &t.mem.b, &t.rc, &epoch, &t.meta, true));
   {
     WRITE_SCOPE (&t.meta);
-    CHECK (alloc_clusters_locked (&a, 1, NULL, &off, &nr, &virgin) ==
-           -EUCLEAN);
+    CHECK (take_clusters (1, NULL, &off, &nr, &virgin) == -EUCLEAN);
     CHECK (alloc_exactly_locked (&a, 2, &off, &virgin) == -EUCLEAN);
   }
   alloc_close (&a);
@@ -444,7 +483,7 @@ test_packing (void)
     CHECK_OK (alloc_bytes_locked (&a, 100, NULL, &off));
     CHECK (off == (3 << 16) + 40000);
     /* The next cluster is taken: a new one. */
-    CHECK_OK (alloc_clusters_locked (&a, 1, NULL, &off, &nr, &virgin));
+    CHECK_OK (take_clusters (1, NULL, &off, &nr, &virgin));
     CHECK (off == 4 << 16);
     CHECK_OK (alloc_bytes_locked (&a, 40000, NULL, &off));
     CHECK (off == 5 << 16);
@@ -474,7 +513,7 @@ test_old_table (void)
   {
     WRITE_SCOPE (&t.meta);
     do {
-      CHECK_OK (alloc_clusters_locked (&a, 100, NULL, &off, &nr, &virgin));
+      CHECK_OK (take_clusters (100, NULL, &off, &nr, &virgin));
       for (i = 0; virgin && i < nr * 512; ++i)
         CHECK (t.mem.bytes[off + i] == 0);
     } while (off < first);
@@ -489,10 +528,12 @@ main (void)
   unsigned order;
 
   for (order = 0; order <= 6; order += 2) {
-    test_random_client (9, order, true);
-    test_random_client (12, order, order < 4);
+    test_random_client (9, order, true, false);
+    test_random_client (12, order, order < 4, false);
+    test_random_client (12, order, true, true);
   }
-  test_random_client (16, 4, true);
+  test_random_client (16, 4, true, false);
+  test_random_client (16, 4, false, true);
   test_full ();
   test_growth_steps ();
   test_overlap ();

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A flush returns only when what was acknowledged before it is stable (I7),
- * also if another thread is about to make it so.
+/* How many barriers a flush passes, and when it returns.
  *
- * Four threads meet in one order: a commit (C) is under way; a write is
- * acknowledged; a flush (A) waits for C; C has released all blocks, but not
- * yet said so, when a second flush (D) begins its barrier, which covers the
- * write.  A then commits with nothing to write.  It must not return before
- * a barrier that covers the write has ended.
+ * Guest clusters that read as zeroes, written where clusters are reserved,
+ * need one barrier, all others two (I1, I2).
+ *
+ * A flush returns only when what was acknowledged before it is stable
+ * (I7), also if another thread is about to make it so.  Four threads meet
+ * in one order: a commit (C) is under way; a write is acknowledged; a
+ * flush (A) waits for C; C has released all blocks, but not yet said so,
+ * when a second flush (D) begins its barrier, which covers the write.  A
+ * then commits with nothing to write.  It must not return before a barrier
+ * that covers the write has ended.
  *
  * Guards the commit "an empty commit waits for data that others are making
  * stable".
@@ -132,11 +136,60 @@ test_empty_commit (void)
   CHECK (pthread_join (d_thread, NULL) == 0);
 }
 
+/* Barriers of a flush after WRITE (IDX). */
+static unsigned
+barriers_of (void (*change) (unsigned idx), unsigned idx)
+{
+  unsigned before;
+
+  change (idx);
+  before = nr_started ();
+  CHECK_OK (commit_flush (&core->commit));
+  return nr_started () - before;
+}
+
+static void
+write_some (unsigned idx)
+{
+  CHECK_OK (io_pwrite (&core->io, "x", 1, idx * CLUSTER + 77, 0, NULL));
+}
+
+static void
+trim (unsigned idx)
+{
+  CHECK_OK (io_trim (&core->io, CLUSTER, idx * CLUSTER, 0));
+}
+
+static void
+test_settled (void)
+{
+  unsigned i, c = 10;
+
+  /* The first ones find out that flushes are frequent, and reserve. */
+  for (i = 0; i < 60; ++i)
+    write_some (c++);
+  CHECK (barriers_of (write_some, c++) == 2);
+  CHECK (barriers_of (write_some, c++) == 2);
+  CHECK (barriers_of (write_some, c++) == 2);
+  for (i = 0; i < 100; ++i)
+    CHECK (barriers_of (write_some, c++) == 1);
+  /* In place; gone. */
+  CHECK (barriers_of (write_some, 5) == 1);
+  CHECK (barriers_of (trim, 5) == 1);
+  /* A cluster that was used before, and holds what the trim has left. */
+  CHECK (barriers_of (write_some, 5) == 2);
+  CHECK (barriers_of (write_some, c++) == 1);
+  /* More at once than is reserved. */
+  for (i = 0; i < 40; ++i)
+    write_some (c++);
+  CHECK (barriers_of (write_some, c++) == 2);
+}
+
 int
 main (void)
 {
   const struct core_options opts = {
-    .writable = true, .metadata_cache = 1 << 20,
+    .writable = true, .metadata_cache = 1 << 20, .discard = true,
   };
   struct create_options o;
   struct backend_ops ops;
@@ -144,7 +197,7 @@ main (void)
 
   test_mem_init (&mem, 0);
   create_defaults (&o);
-  o.size = 1 << 20;
+  o.size = 20 << 20;
   CHECK_OK (create_image (&mem.b, NULL, &o));
   ops = *mem.b.ops;
   ops.flush = gated_flush;
@@ -153,6 +206,7 @@ main (void)
   CHECK_OK (core_open (&mem.b, &opts, &core));
 
   test_empty_commit ();
+  test_settled ();
 
   CHECK_OK (core_finish (core));
   core_close (core);
