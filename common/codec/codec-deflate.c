@@ -174,7 +174,7 @@ compress_isal (struct codec_deflate *ctx, int level, unsigned window,
   struct isal_zstream *strm;
 
   if (ctx->isal_buf == NULL)
-    ctx->isal_buf = malloc (ISAL_BUF_MAX);
+    ctx->isal_buf = calloc (1, ISAL_BUF_MAX);
   if (ctx->isal == NULL)
     ctx->isal = calloc (1, sizeof *ctx->isal);
   if (ctx->isal_buf == NULL || ctx->isal == NULL)
