@@ -12,8 +12,6 @@
 #include "geometry.h"
 #include "ondisk.h"
 
-#define MAX_SLICE_BITS 12
-
 void
 geometry_init (struct geometry *g, const struct header *h)
 {

@@ -12,6 +12,9 @@
 
 #include "header.h"
 
+/* Slices of tables are at most so large. */
+#define MAX_SLICE_BITS 12
+
 struct geometry {
   unsigned version;             /* 2 or 3 */
   unsigned cluster_bits;

@@ -140,7 +140,7 @@ refcount_find_free_locked (struct refcount *rc, uint64_t start_idx,
 int
 refcount_end_locked (struct refcount *rc, uint64_t *end_idx)
 {
-  struct mcache_block *block;
+  uint8_t buf[1 << MAX_SLICE_BITS] __attribute__ ((__aligned__ (8)));
   uint64_t b, idx, found, tries = 0;
   int r;
 
@@ -155,11 +155,10 @@ refcount_end_locked (struct refcount *rc, uint64_t *end_idx)
         return -EIO;
       }
       idx -= refcount_slice_span (rc);
-      r = refcount_slice_locked (rc, idx, &block);
+      r = refcount_copy_slice_locked (rc, idx, buf);
       if (r < 0)
         return r;
-      found = refcount_entry_find_last_nonzero (mcache_data (block),
-                                                refcount_slice_span (rc),
+      found = refcount_entry_find_last_nonzero (buf, refcount_slice_span (rc),
                                                 rc->geo->refcount_order);
       if (found > 0) {
         *end_idx = idx + found;

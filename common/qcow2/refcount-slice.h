@@ -42,4 +42,11 @@ extern int refcount_slice_locked (struct refcount *rc, uint64_t cluster_idx,
                                   struct mcache_block **block)
   __attribute__ ((__warn_unused_result__));
 
+/* The same as a copy in BUF, of one slice's size, which takes no room in the
+ * cache: for one look at many slices.
+ */
+extern int refcount_copy_slice_locked (struct refcount *rc,
+                                       uint64_t cluster_idx, uint8_t *buf)
+  __attribute__ ((__warn_unused_result__));
+
 #endif /* REFCOUNT_SLICE_H */

@@ -255,13 +255,13 @@ complain (struct refcount *rc, uint64_t block_idx, const char *what)
                 rc->file->name, block_idx, rc->table[block_idx], what);
 }
 
-int
-refcount_slice_locked (struct refcount *rc, uint64_t cluster_idx,
-                       struct mcache_block **block)
+/* Where the slice of CLUSTER_IDX is.  0; -EIO (logged once). */
+static int
+find_slice (struct refcount *rc, uint64_t cluster_idx, uint64_t *off)
 {
   const uint64_t block_idx = refcount_block_of (rc, cluster_idx);
   const uint64_t v = rc->table[block_idx];
-  uint64_t in_block, off;
+  uint64_t in_block;
   int64_t size;
 
   if (!table_entry_valid (rc, v) || is_twice (rc, block_idx)) {
@@ -270,24 +270,59 @@ refcount_slice_locked (struct refcount *rc, uint64_t cluster_idx,
   }
   in_block = refcount_slice_start (rc, cluster_idx) &
     (refcount_block_span (rc) - 1);
-  off = v + (in_block << rc->geo->refcount_order >> 3);
+  *off = v + (in_block << rc->geo->refcount_order >> 3);
   if (rc->complained[block_idx / 8] & 1U << block_idx % 8) {
     /* Ask again only if the file has become long enough meanwhile. */
     size = backend_size (rc->file);
-    if (size < 0 || off + (UINT64_C (1) << rc->geo->slice_bits) >
+    if (size < 0 || *off + (UINT64_C (1) << rc->geo->slice_bits) >
         (uint64_t) size)
       return -EIO;
   }
-  if (mcache_peek (rc->mcache, off) == NULL) {
+  if (mcache_peek (rc->mcache, *off) == NULL) {
     size = backend_size (rc->file);
     if (size < 0)
       return size;
-    if (off + (UINT64_C (1) << rc->geo->slice_bits) > (uint64_t) size) {
+    if (*off + (UINT64_C (1) << rc->geo->slice_bits) > (uint64_t) size) {
       complain (rc, block_idx, "lies beyond the end of the file");
       return -EIO;
     }
   }
-  return mcache_visit_locked (rc->mcache, off, block);
+  return 0;
+}
+
+int
+refcount_slice_locked (struct refcount *rc, uint64_t cluster_idx,
+                       struct mcache_block **block)
+{
+  uint64_t off;
+  int r = find_slice (rc, cluster_idx, &off);
+
+  return r < 0 ? r : mcache_visit_locked (rc->mcache, off, block);
+}
+
+int
+refcount_copy_slice_locked (struct refcount *rc, uint64_t cluster_idx,
+                            uint8_t *buf)
+{
+  const size_t size = (size_t) 1 << rc->geo->slice_bits;
+  struct mcache_block *block;
+  const uint8_t *p;
+  uint64_t off;
+  int r = find_slice (rc, cluster_idx, &off);
+
+  if (r < 0)
+    return r;
+  p = mcache_peek (rc->mcache, off);
+  if (p == NULL) {
+    if (backend_pread (rc->file, buf, size, off) == 0)
+      return 0;
+    r = mcache_visit_locked (rc->mcache, off, &block);
+    if (r < 0)
+      return r;                 /* logged */
+    p = mcache_data (block);
+  }
+  memcpy (buf, p, size);
+  return 0;
 }
 
 /* ------------------------------------------------------------------
