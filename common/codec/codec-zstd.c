@@ -41,19 +41,9 @@
  */
 #define STREAM_WINDOW_LOG 21
 
-/* The default level, for clusters of up to 64 KiB, with the tables that
- * libzstd itself takes for 16 KiB: half or a quarter of what it takes for 64.
- * They leave more of the CPU's cache to the data: 3 to 8 % faster, 0.3 %
- * larger.
- */
-#define SMALL_LEN 65536
-#define SMALL_HASH_LOG 15
-#define SMALL_CHAIN_LOG 14
-
 struct codec_zstd {
   ZSTD_CCtx *cctx;
   int level;                    /* the level set in cctx, 0 = none */
-  bool small;                   /* and the tables */
   ZSTD_DCtx *dctx;
 };
 
@@ -83,23 +73,10 @@ get_ctx (struct codec_zstd **ctx)
   return *ctx;
 }
 
-static bool
-set_cctx (ZSTD_CCtx *cctx, int level, bool small)
-{
-  return
-    !zstd.isError (zstd.CCtx_setParameter (cctx, ZSTD_c_compressionLevel,
-                                           level)) &&
-    !zstd.isError (zstd.CCtx_setParameter (cctx, ZSTD_c_hashLog,
-                                           small ? SMALL_HASH_LOG : 0)) &&
-    !zstd.isError (zstd.CCtx_setParameter (cctx, ZSTD_c_chainLog,
-                                           small ? SMALL_CHAIN_LOG : 0));
-}
-
 static int
-get_cctx (struct codec_zstd **ctxp, int level, size_t len)
+get_cctx (struct codec_zstd **ctxp, int level)
 {
   struct codec_zstd *ctx = get_ctx (ctxp);
-  const bool small = level == DEFAULT_LEVEL && len <= SMALL_LEN;
 
   if (ctx == NULL)
     return -ENOMEM;
@@ -108,12 +85,12 @@ get_cctx (struct codec_zstd **ctxp, int level, size_t len)
     if (ctx->cctx == NULL)
       return -ENOMEM;
   }
-  if (ctx->level != level || ctx->small != small) {
-    ctx->level = 0;
-    if (!set_cctx (ctx->cctx, level, small))
+  if (ctx->level != level) {
+    if (zstd.isError (zstd.CCtx_setParameter (ctx->cctx,
+                                              ZSTD_c_compressionLevel,
+                                              level)))
       return -EINVAL;
     ctx->level = level;
-    ctx->small = small;
   }
   return 0;
 }
@@ -147,7 +124,7 @@ codec_zstd_compress (struct codec_zstd **ctx, int level,
   size_t n;
   int r;
 
-  r = get_cctx (ctx, level, len);
+  r = get_cctx (ctx, level);
   if (r < 0)
     return r;
   n = zstd.compress2 ((*ctx)->cctx, out, out_len, in, len);
