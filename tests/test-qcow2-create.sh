@@ -90,6 +90,8 @@ size=1M data-file-raw=true|data-file
 size=1M backing-file=none.qcow2 backing-format=qcow2|none.qcow2
 size=1M backing-file=base.raw|backing-format
 size=1M backing-file=base.raw backing-format=vmdk|backing-format
+size=1M backing-file=base.raw backing-format=raw external=deny|external=deny
+size=1M data-file=d.raw external=deny|external=deny
 EOT
 expect_fail nbdkit -U - qcow2 base.qcow2 size=1M --run true
 expect_message 'create=true'

@@ -129,9 +129,17 @@ backing_size (const char *path, int64_t *size)
 static int
 get_options (const char *path, struct create_options *o)
 {
+  const char *other = options.backing_file ? "backing-file" :
+    options.data_file ? "data-file" : NULL;
   int64_t size = options.size;
   int r;
 
+  if (options.external_deny && other) {
+    nbdkit_error ("%s: an image with %s= could not be opened, since "
+                  "external=deny forbids other files: it is not made",
+                  path, other);
+    return -EPERM;
+  }
   create_defaults (o);
   r = parse_compat (&o->version);
   if (r == 0)
