@@ -19,7 +19,7 @@
  *
  * A server that is killed leaves the reservation behind as leaked clusters,
  * a few MiB at most, all holes.  alloc_open notices such a tail, and image.c
- * has it freed at the next clean close.
+ * has it freed before anything is put behind it.
  */
 
 #include <config.h>

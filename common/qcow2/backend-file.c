@@ -375,7 +375,7 @@ int
 backend_file_open (const char *path, unsigned flags, struct backend **b)
 {
   struct backend_file *f;
-  int r;
+  int r = 0;
 
   if (flags & BACKEND_FILE_CREATE)
     flags |= BACKEND_FILE_WRITABLE;

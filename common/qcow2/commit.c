@@ -123,7 +123,10 @@ commit_barrier (struct commit *c)
     r = backend_flush (c->file);
   if (r < 0)
     return fail (c, "making data stable", r);
-  return 0;
+  /* The host tells only one of several that are under way at the same time
+   * that it lost data.
+   */
+  return c->failed ? -EIO : 0;
 }
 
 int

@@ -191,6 +191,39 @@ repair_first (struct backend *file, const struct image_options *opts)
   return repair (file, REPAIR_ALL, NULL);
 }
 
+/* Too large for a check that nobody asked for? */
+static bool
+is_too_large (struct core *core)
+{
+  return (uint64_t) backend_size (core->file) >> core->geo.cluster_bits >
+    MAX_PROOF_CLUSTERS;
+}
+
+/* The last cluster in use at open was a hole.  Unless an entry refers to it
+ * (preallocation), an earlier server that crashed had reserved it
+ * (alloc-reserved.c): then free all leaks.  True if there were some.
+ */
+static bool
+give_back_leaks (struct core *core)
+{
+  const uint64_t off = core->alloc.lost_end - core->geo.cluster_size;
+  struct check_result res;
+
+  if (!core->alloc.leaky || !core->file->exclusive || is_too_large (core))
+    return false;
+  {
+    WRITE_SCOPE (&core->meta);
+    if (map_refers_near_end_locked (&core->map, off))
+      return false;
+  }
+  if (repair_run (core->file, REPAIR_LEAKS, NULL, &res) < 0 ||
+      res.leaks_fixed == 0)
+    return false;
+  nbdkit_debug ("%s: %" PRIu64 " leaked clusters of an earlier server were "
+                "given back", core->name, res.leaks_fixed);
+  return true;
+}
+
 static int
 open_core (struct image *image, struct backend *file,
            const struct image_options *opts)
@@ -209,6 +242,10 @@ open_core (struct image *image, struct backend *file,
   if (core_opts.metadata_cache < MIN_LAYER_CACHE)
     core_opts.metadata_cache = MIN_LAYER_CACHE;
   r = core_open (file, &core_opts, &core);
+  if (r == 0 && core_opts.writable && give_back_leaks (core)) {
+    core_close (core);
+    r = core_open (file, &core_opts, &core);
+  }
   if (r < 0)
     return r;
   r = add_layer (image, file, core);
@@ -530,39 +567,6 @@ image_snapshot (struct image *image, const char *id_or_name, struct io **io)
   return 0;
 }
 
-/* Too large for a check at every close? */
-static bool
-is_too_large (struct core *core)
-{
-  return (uint64_t) backend_size (core->file) >> core->geo.cluster_bits >
-    MAX_PROOF_CLUSTERS;
-}
-
-/* The last cluster in use at open was a hole.  Unless an entry refers to it
- * (preallocation), an earlier server that crashed had reserved it
- * (alloc-reserved.c): then free all leaks.  True if there were some.
- */
-static bool
-give_back_leaks (struct core *core)
-{
-  const uint64_t off = core->alloc.lost_end - core->geo.cluster_size;
-  struct check_result res;
-
-  if (!core->alloc.leaky || !core->file->exclusive || is_too_large (core))
-    return false;
-  {
-    WRITE_SCOPE (&core->meta);
-    if (map_refers_near_end_locked (&core->map, off))
-      return false;
-  }
-  if (repair_run (core->file, REPAIR_LEAKS, NULL, &res) < 0 ||
-      res.leaks_fixed == 0)
-    return false;
-  nbdkit_debug ("%s: %" PRIu64 " leaked clusters of an earlier server were "
-                "given back", core->name, res.leaks_fixed);
-  return true;
-}
-
 /* An earlier server that crashed left data behind the last used cluster:
  * probably what was not flushed.  If all references are counted, it is cut
  * off.
@@ -572,7 +576,7 @@ cut_leftovers (struct core *core)
 {
   struct check_result res;
 
-  if (give_back_leaks (core) || !core->alloc.unproven)
+  if (!core->alloc.unproven)
     return;
   if (is_too_large (core))
     nbdkit_debug ("%s: data behind the last used cluster stays: the image is "

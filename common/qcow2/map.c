@@ -282,7 +282,7 @@ map_is_frozen (const struct map *map, uint64_t l1_idx)
 
 #define MAX_QUICK_TABLES 4
 
-/* Does the L2 table at L2_OFF refer to HOST_OFF? */
+/* Does the L2 table at L2_OFF refer to HOST_OFF?  From its end. */
 static bool
 table_refers (struct map *map, uint64_t l2_off, uint64_t host_off)
 {
@@ -292,7 +292,8 @@ table_refers (struct map *map, uint64_t l2_off, uint64_t host_off)
   struct l2_entry e;
   uint64_t off, i;
 
-  for (off = 0; off < geo->cluster_size; off += slice_size) {
+  for (off = geo->cluster_size; off > 0; ) {
+    off -= slice_size;
     if (mcache_get_locked (map->mcache, l2_off + off, &block) < 0)
       return false;
     for (i = 0; i < slice_size; i += geo->l2_entry_size) {

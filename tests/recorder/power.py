@@ -312,7 +312,8 @@ class Case:
                 self.take_snapshot("s%d" % n)
             self.what = "kill number %d" % n
             client = self.load(args, 0, kill=True)
-            recording = Recording(self.log, len(self.kind.files()))
+            recording = Recording(self.log, len(self.kind.files()),
+                                  killed=True)
             shadow = self.shadow(recording, client)
             shadow.advance(recording.length)
             self.initial = self.verify(self.live, shadow, n)

@@ -83,8 +83,10 @@ class Recording:
     .syncs   times at which syncs ended
     """
 
-    def __init__(self, path, nr_files, lie=0):
-        """LIE: the probability that a sync does nothing."""
+    def __init__(self, path, nr_files, lie=0, killed=False):
+        """LIE: the probability that a sync does nothing.  KILLED: so the last
+        record of the server may be torn; the call did not happen, or its end
+        was not seen."""
         with open(path, "rb") as f:
             data = memoryview(f.read())
         self.files = [File() for _ in range(nr_files)]
@@ -95,13 +97,47 @@ class Recording:
         self._rnd = random.Random(1)
         self.length = pos = 0
         while pos < len(data):
-            head = HEADER.unpack_from(data, pos)
-            if head[0] != MAGIC:
-                raise RecordingError("no record at byte %d of the log" % pos)
-            pos += HEADER.size
-            self._add(head, data[pos:pos + head[4]])
-            pos += head[4]
+            size = self._record_size(data, pos)
+            next_pos = pos + size if size else 0
+            if not size or self._record_size(data, next_pos) is None:
+                if not killed:
+                    raise RecordingError("no record at byte %d of the log" %
+                                         (next_pos or pos))
+                killed = False  # there is one such record: this or the next
+                resume = self._next_record(data, pos + 1)
+                if not size or next_pos > resume:
+                    pos = resume
+                    continue
+                next_pos = resume
+            self._add(HEADER.unpack_from(data, pos),
+                      data[pos + HEADER.size:pos + size])
+            pos = next_pos
             self.length += 1
+
+    @staticmethod
+    def _record_size(data, pos):
+        """Of the record at POS; 0 at the end, None if there is none."""
+        if pos == len(data):
+            return 0
+        if pos + HEADER.size > len(data):
+            return None
+        head = HEADER.unpack_from(data, pos)
+        return HEADER.size + head[4] if head[0] == MAGIC else None
+
+    def _next_record(self, data, pos):
+        """From where on all is records again."""
+        raw = bytes(data)
+        magic = struct.pack("=I", MAGIC)
+        while True:
+            pos = raw.find(magic, pos)
+            if pos < 0:
+                return len(data)
+            end = pos
+            while end < len(data) and self._record_size(data, end):
+                end += self._record_size(data, end)
+            if end == len(data):
+                return pos
+            pos += 1
 
     def _add(self, head, payload):
         _, kind, op, flags, _, file, pid, ident, off, length, result = head
