@@ -37,6 +37,7 @@
  * end of a step may have been handed out a moment ago.
  */
 #define FIRST_STEP (UINT64_C (2) << 20)
+#define FLUSHED_STEP (UINT64_C (1) << 20)
 #define STEP_MARGIN (UINT64_C (1) << 20)
 #define MAX_LOOKS 12
 
@@ -162,7 +163,9 @@ note_grown (struct alloc *a, uint64_t start, uint64_t end)
 
 /* Grow by the step that filter preallocate asks for.  Where the last one was
  * left mostly empty, since small parts of clusters are written, space would
- * only have to be given back, piece by piece: then grow by size alone.
+ * only have to be given back, piece by piece: then grow by size alone.  But
+ * where flushes are frequent it pays: each of them waits for the host to
+ * allocate.
  */
 static int
 grow_by_hint (struct alloc *a, uint64_t end,
@@ -173,7 +176,9 @@ grow_by_hint (struct alloc *a, uint64_t end,
   bool dense = true;
   int r;
 
-  if (a->step_off != UINT64_MAX)
+  if (a->reserved.wanted)
+    size = size < FLUSHED_STEP ? size : FLUSHED_STEP;
+  else if (a->step_off != UINT64_MAX)
     dense = is_filled (a);
   else if (size > FIRST_STEP)
     size = FIRST_STEP;
