@@ -33,11 +33,10 @@
 #define MIN_STEP (UINT64_C (1) << 20)
 #define MAX_STEP (UINT64_C (16) << 20)
 
-/* The first step by the hint tells how clusters are written.  Those at the
- * end of a step may have been handed out a moment ago.
+/* The first step by the hint is small: it tells how clusters are written.
+ * Those at the end of a step may have been handed out a moment ago.
  */
-#define FIRST_STEP (UINT64_C (2) << 20)
-#define FLUSHED_STEP (UINT64_C (1) << 20)
+#define SMALL_STEP (UINT64_C (2) << 20)
 #define STEP_MARGIN (UINT64_C (1) << 20)
 #define MAX_LOOKS 12
 
@@ -173,15 +172,17 @@ grow_by_hint (struct alloc *a, uint64_t end,
 {
   const uint64_t align = growth->align > 0 ? growth->align : 1;
   uint64_t size = growth->size, target;
-  bool dense = true;
+  bool dense = true, small;
   int r;
 
-  if (a->reserved.wanted)
-    size = size < FLUSHED_STEP ? size : FLUSHED_STEP;
-  else if (a->step_off != UINT64_MAX)
+  if (a->step_off != UINT64_MAX)
     dense = is_filled (a);
-  else if (size > FIRST_STEP)
-    size = FIRST_STEP;
+  small = a->step_off == UINT64_MAX || (!dense && a->reserved.wanted);
+  if (small) {
+    dense = true;
+    if (size > SMALL_STEP)
+      size = SMALL_STEP;
+  }
   if (__builtin_add_overflow (a->file_len, size, &target))
     return -EFBIG;
   if (target < end)
