@@ -17,17 +17,6 @@ check ()
              driver=raw,file.filename=$2
 }
 
-# qemu-img measures how fast the CPU is, and gives up on a busy machine.
-create ()
-{
-    local i
-    for i in {1..20}; do
-        if qemu-img create -q "$@"; then return 0; fi
-        sleep 0.3
-    done
-    return 1
-}
-
 # model IMAGE SHADOW
 model ()
 {

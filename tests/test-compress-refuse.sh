@@ -54,7 +54,7 @@ test ! -e "$tmpdir/c.qcow2"
 qemu-img create -f qcow2 -o compat=0.10 "$tmpdir/c.qcow2" 1M
 refused 'level 12 is out of range.*zlib' "$tmpdir/c.qcow2" compress-level=12
 if [ "$have_gnutls" = "yes" ]; then
-    qemu-img create -f qcow2 --object secret,id=s,data=abc \
+    qemu_create_luks --object secret,id=s,data=abc \
              -o encrypt.format=luks,encrypt.key-secret=s \
              -o encrypt.iter-time=10 "$tmpdir/d.qcow2" 1M
     printf abc > "$tmpdir/key"

@@ -21,19 +21,6 @@ cd "$tmpdir"
 secret=( --object secret,id=s,data=abc )
 opts=driver=qcow2,file.filename=t.qcow2,encrypt.key-secret=s
 
-# qemu-img measures how fast the CPU is, and gives up on a busy machine.
-qemu_creates ()
-{
-    local i
-    for i in {1..30}; do
-        if qemu-img create -q "${secret[@]}" -f qcow2 -o "$1" t.qcow2 1M; then
-            return 0
-        fi
-        sleep 0.3
-    done
-    return 1
-}
-
 # The image has a pattern of 3 at 1000+100000, from qemu if $1 is qemu; the
 # other side sees it, and changes it; then the first reads that.
 exchange ()
@@ -75,7 +62,8 @@ while read -r mark cipher mode iv hash ivhash; do
     o=encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10
     o=$o,encrypt.cipher-alg=$cipher,encrypt.cipher-mode=$mode
     o=$o,encrypt.ivgen-alg=$iv,encrypt.hash-alg=$hash
-    qemu_creates "$o${ivhash:+,encrypt.ivgen-hash-alg=$ivhash}"
+    qemu_create_luks "${secret[@]}" t.qcow2 1M \
+        -o "$o${ivhash:+,encrypt.ivgen-hash-alg=$ivhash}"
     exchange qemu
 done <<EOT
 - aes-128 ecb plain64 sha256

@@ -26,11 +26,11 @@ opts ()
     fi
 }
 
-create "${secret[@]}" -f qcow2 -o $luks base.qcow2 1M
+qemu_create_luks "${secret[@]}" -o $luks base.qcow2 1M
 make_data base.raw 1000001
 truncate -s 1M base.raw
 nbdkit -U - qcow2 base.qcow2 passphrase=abc --run 'nbdcopy base.raw "$uri"'
-create "${secret[@]}" -f qcow2 -u -b base.qcow2 -F qcow2 \
+qemu_create_luks "${secret[@]}" -u -b base.qcow2 -F qcow2 \
     -o $luks over.qcow2 1M
 cp base.raw shadow
 model over.qcow2 shadow

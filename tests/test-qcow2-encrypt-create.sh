@@ -29,15 +29,6 @@ info ()
             ."format-specific".data.encrypt."master-key-iters",
             ."format-specific".data.encrypt.slots[0].iters)'
 }
-qemu_creates ()
-{
-    local i
-    for i in {1..30}; do
-        if qemu-img create -q "${secret[@]}" -f qcow2 "$@"; then return 0; fi
-        sleep 0.3
-    done
-    return 1
-}
 
 make_data base.raw 1M
 while IFS='|' read -r options theirs; do
@@ -54,7 +45,7 @@ while IFS='|' read -r options theirs; do
     nbdkit -U - qcow2 t.qcow2 create=true size=3M "${ours[@]}" $options \
            --run true
     mv -f data data.ours 2>/dev/null || :
-    qemu_creates -o "$luks$theirs" q.qcow2 3M
+    qemu_create_luks "${secret[@]}" -o "$luks$theirs" q.qcow2 3M
     diff <(info t.qcow2) <(info q.qcow2)
 done <<EOT
 |

@@ -29,7 +29,7 @@ for more in "" \
     rm -f t.qcow2 shadow
     : > shadow
     truncate -s 5M shadow
-    create "${secret[@]}" -f qcow2 -o $luks$more t.qcow2 5M
+    qemu_create_luks "${secret[@]}" -o $luks$more t.qcow2 5M
     model t.qcow2 shadow
     check t.qcow2 shadow
 

@@ -22,18 +22,13 @@ size=6M
 secret=( --object secret,id=s,data=abc )
 model=( "$PYTHON" "$abs_top_srcdir/tests/model.py" --ops $((MODEL_OPS / 3)) )
 
-# qemu-img measures the CPU for LUKS, and gives up on a busy machine.
 qemu_makes ()
 {
-    local i args=()
-    if [[ "$1" == *encrypt.* ]]; then args=( "${secret[@]}" ); fi
-    for i in {1..30}; do
-        if qemu-img create -q "${args[@]}" -f qcow2 -o "$1" t.qcow2 $size; then
-            return 0
-        fi
-        sleep 0.3
-    done
-    return 1
+    if [[ "$1" == *encrypt.* ]]; then
+        qemu_create_luks "${secret[@]}" -o "$1" t.qcow2 $size
+    else
+        qemu-img create -q -f qcow2 -o "$1" t.qcow2 $size
+    fi
 }
 we_make ()
 {

@@ -20,7 +20,7 @@ secret="secret,id=s,data=pw"
 opts="driver=qcow2,file.filename=e.qcow2,encrypt.key-secret=s"
 for raw in off on; do
     rm -f e.qcow2 e.data
-    requires qemu-img create -q -f qcow2 --object $secret \
+    qemu_create_luks --object $secret \
         -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 \
         -o data_file=e.data,data_file_raw=$raw e.qcow2 1M
     nbdkit -U - qcow2 e.qcow2 passphrase=pw --run 'nbdsh -u "$uri" -c "

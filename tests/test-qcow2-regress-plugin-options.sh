@@ -44,7 +44,7 @@ expect_fail nbdkit -U - qcow2 mid.qcow2 --run true
 nbdkit -U - qcow2 mid.qcow2 backing-format=raw --run true
 qemu-img create -q -f qcow2 -o backing_file=mid.qcow2,backing_fmt=qcow2 q.qcow2 1M
 if [ "$have_gnutls" = "yes" ]; then
-    qemu-img create -q -f qcow2 --object secret,id=s,data=pw \
+    qemu_create_luks --object secret,id=s,data=pw \
         -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10 \
         luks.qcow2 1M
     nbdkit -U - qcow2 over.qcow2 create=true backing-file=luks.qcow2 \
