@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What backend-file.c (opening, reading, writing) and backend-file-space.c
- * (everything that changes which space the file has) share.
+/* What backend-file.c (opening, reading, writing), backend-file-sync.c
+ * (making it stable) and backend-file-space.c (everything that changes which
+ * space the file has) share.
  */
 
 #ifndef BACKEND_FILE_INTERNAL_H
@@ -24,6 +25,26 @@ struct backend_file_range {
   uint64_t start, end;
 };
 
+/* Flushes, and writes that are stable at once, which run at the same time:
+ * nbdkit's default of threads.
+ */
+#define BACKEND_FILE_SLOTS 16
+
+struct backend_file_slot {
+  int fd;                       /* an open file description of its own */
+  bool busy;
+  uint32_t waits_for;           /* bits of slots that must be let go first */
+};
+
+struct backend_file_sync {
+  struct ranked_mutex lock;     /* LOCK_BACKEND: SLOTS, NR_SLOTS, CAN_OPEN */
+  pthread_cond_t released;
+  struct backend_file_slot slots[BACKEND_FILE_SLOTS];
+  unsigned nr_slots;
+  bool can_open;
+  atomic_bool lost;             /* the host has told somebody of lost data */
+};
+
 struct backend_file {
   struct backend backend;
   int fd;
@@ -35,6 +56,7 @@ struct backend_file {
   _Atomic int64_t length;       /* block devices and writable files only */
   struct backend_file_range kept[MAX_KEPT];
   unsigned nr_kept;
+  struct backend_file_sync sync;
   /* False once the storage said that it cannot. */
   atomic_bool can_dsync, can_zero_range, can_punch, can_allocate;
   atomic_bool can_seek;
@@ -96,6 +118,25 @@ backend_file_extends (const struct backend_file *f, uint64_t end)
   return end > (uint64_t) atomic_load_explicit (&f->length,
                                                 memory_order_acquire);
 }
+
+/* Set up before the file is opened, and close what was opened since. */
+extern void backend_file_sync_init (struct backend_file *f);
+extern void backend_file_sync_destroy (struct backend_file *f);
+
+/* The flush of struct backend_ops.  Once one has failed (-EIO, or -ENOSPC
+ * for what the host had put off), all do.
+ */
+extern int backend_file_sync_flush (struct backend *b)
+  __attribute__ ((__warn_unused_result__));
+
+/* One pwritev2 that is stable when it returns, which may be short.  -1 and
+ * errno: EOPNOTSUPP or the like = not possible, write and flush instead;
+ * EIO = this or other data is lost.  Not logged.
+ */
+extern ssize_t backend_file_sync_write (struct backend_file *f,
+                                        const struct iovec *iov, int iovcnt,
+                                        uint64_t off)
+  __attribute__ ((__warn_unused_result__));
 
 /* Operations of struct backend_ops: backend-file-space.c. */
 extern int backend_file_space_zero (struct backend *b, uint64_t off,

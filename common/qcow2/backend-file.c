@@ -19,6 +19,7 @@
  * Flush is fdatasync.  It is enough: it includes whatever metadata is
  * needed to read the data back, that is a changed length and newly
  * allocated or converted extents; what it leaves out are time stamps.
+ * backend-file-sync.c does it.
  *
  * Locks: LOCK_BACKEND protects the store to the cached length.  Held across
  * an fstat, never across data I/O.  LOCK_GROWTH: see above; held across the
@@ -129,14 +130,12 @@ write_once (struct backend_file *f, const struct iovec *iov, int iovcnt,
 {
   ssize_t r;
 
-#if defined (HAVE_PWRITEV2) && HAVE_DECL_RWF_DSYNC
   if ((flags & BACKEND_FUA) && f->can_dsync) {
-    r = pwritev2 (f->fd, iov, iovcnt, (off_t) off, RWF_DSYNC);
+    r = backend_file_sync_write (f, iov, iovcnt, off);
     if (r >= 0 || !backend_file_is_unsupported (errno))
       return r;
     f->can_dsync = false;
   }
-#endif
   if (flags & BACKEND_FUA)
     *synced = false;
   r = iovcnt == 1 ? pwrite (f->fd, iov->iov_base, iov->iov_len, (off_t) off)
@@ -222,25 +221,6 @@ file_pwritev (struct backend *b, struct iovec *iov, int iovcnt,
   return r;
 }
 
-static int
-file_flush (struct backend *b)
-{
-  struct backend_file *f = backend_file_of (b);
-  int r;
-
-  do
-    r = fdatasync (f->fd);
-  while (r == -1 && errno == EINTR);
-  if (r == -1) {
-    int err = errno;
-
-    nbdkit_error ("%s: fdatasync: %s: what was written since the last "
-                  "flush may be lost", b->name, strerror (err));
-    return backend_file_io_error (err);
-  }
-  return 0;
-}
-
 static int64_t
 file_size (struct backend *b)
 {
@@ -283,6 +263,7 @@ file_close (struct backend *b)
 {
   struct backend_file *f = backend_file_of (b);
 
+  backend_file_sync_destroy (f);
   if (f->fd >= 0)
     close (f->fd);
   ranked_rwlock_destroy (&f->growth);
@@ -294,7 +275,7 @@ file_close (struct backend *b)
 static const struct backend_ops file_ops = {
   .pread = file_pread,
   .pwritev = file_pwritev,
-  .flush = file_flush,
+  .flush = backend_file_sync_flush,
   .zero = backend_file_space_zero,
   .punch = backend_file_space_punch,
   .truncate = backend_file_space_truncate,
@@ -387,6 +368,7 @@ backend_file_open (const char *path, unsigned flags, struct backend **b)
   }
   ranked_rwlock_init (&f->growth, LOCK_GROWTH);
   ranked_mutex_init (&f->lock, LOCK_BACKEND);
+  backend_file_sync_init (f);
   f->backend.ops = &file_ops;
   f->backend.writable = flags & BACKEND_FILE_WRITABLE;
   f->backend.exclusive = f->backend.writable && (flags & BACKEND_FILE_LOCK);

@@ -123,9 +123,7 @@ commit_barrier (struct commit *c)
     r = backend_flush (c->file);
   if (r < 0)
     return fail (c, "making data stable", r);
-  /* The host tells only one of several that are under way at the same time
-   * that it lost data.
-   */
+  /* What another barrier was told of meanwhile may be data of this one. */
   return c->failed ? -EIO : 0;
 }
 
