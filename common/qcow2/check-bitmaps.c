@@ -4,9 +4,6 @@
  * Bitmaps that a program without support for them may have made stale (the
  * autoclear bit is clear) are not there, for anybody: their space is leaked.
  *
- * Tables may overlap if the image lies: each part of the file is read once,
- * and counts as often as it is used.
- *
  * Locks: none needed, nobody else uses the image.
  */
 
@@ -19,7 +16,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
-#include "check-ranges.h"
+#include "check-tables.h"
 #include "check-walk.h"
 #include "ondisk.h"
 
@@ -38,16 +35,10 @@
 #define BM_ENTRY_RESERVED_MASK  UINT64_C (0xff000000000001fe)
 #define BM_ENTRY_ALL_ONES       UINT64_C (1)
 
-/* The tables of all bitmaps. */
-struct bitmap_walk {
-  struct check *k;
-  struct check_ranges clusters; /* that they are in */
-  struct check_ranges bytes;    /* as far as the file has them */
-};
-
 static int
-walk_bitmap_entry (struct check *k, uint64_t off, uint64_t v, uint64_t times)
+walk_bitmap_entry (void *opaque, uint64_t off, uint64_t v, uint64_t times)
 {
+  struct check *k = opaque;
   const struct geometry *geo = &k->core->geo;
   const uint64_t data = v & BM_ENTRY_OFFSET_MASK;
 
@@ -60,53 +51,6 @@ walk_bitmap_entry (struct check *k, uint64_t off, uint64_t v, uint64_t times)
   }
   return data ? check_walk_add (k, data, geo->cluster_size, times,
                                 "bitmap") : 0;
-}
-
-/* [START, END) of the file is part of TIMES bitmap tables. */
-static int
-read_bitmap_table (void *opaque, uint64_t start, uint64_t end,
-                   uint64_t times)
-{
-  struct check *k = ((struct bitmap_walk *) opaque)->k;
-  uint64_t off, i, n;
-  int r = 0;
-
-  for (off = start; r == 0 && off < end; off += n) {
-    n = end - off;
-    if (n > k->core->geo.cluster_size)
-      n = k->core->geo.cluster_size;
-    r = check_walk_read (k, k->l2, n, off, "bitmap table");
-    for (i = 0; r == 0 && i < n; i += 8)
-      r = walk_bitmap_entry (k, off + i, get_be64 (k->l2 + i), times);
-  }
-  return r;
-}
-
-static int
-count_bitmap_table (void *opaque, uint64_t start, uint64_t end,
-                    uint64_t times)
-{
-  struct check *k = ((struct bitmap_walk *) opaque)->k;
-
-  return check_walk_count (k, start, end, times);
-}
-
-static int
-note_bitmap_table (struct bitmap_walk *w, uint64_t off, uint64_t nr)
-{
-  struct check *k = w->k;
-  const struct geometry *geo = &k->core->geo;
-  uint64_t len = nr * 8;
-  int r = 0;
-
-  if (check_walk_can_count (k, off, len, 1, "bitmap table"))
-    r = check_ranges_add (&w->clusters, off >> geo->cluster_bits,
-                          geometry_clusters (geo, off + len));
-  if (r < 0 || off >= k->file_len)
-    return r;
-  if (len > k->file_len - off)
-    len = (k->file_len - off) & ~UINT64_C (7);
-  return check_ranges_add (&w->bytes, off, off + len);
 }
 
 /* The length of the directory entry at P, which has ROOM bytes; 0 = broken. */
@@ -155,11 +99,11 @@ check_bitmap_size (struct check *k, const uint8_t *p, uint32_t nr)
                       nr, entries, need);
 }
 
-/* Note the tables of all entries of the directory. */
+/* Note in T the tables of all entries of the directory. */
 static int
-walk_directory (struct bitmap_walk *w, const uint8_t *dir, uint64_t size)
+walk_directory (struct check_tables *t, const uint8_t *dir, uint64_t size)
 {
-  struct check *k = w->k;
+  struct check *k = t->k;
   const uint32_t nr_bitmaps = k->core->header.nb_bitmaps;
   uint64_t pos = 0, len;
   uint32_t nr = 0;
@@ -170,8 +114,8 @@ walk_directory (struct bitmap_walk *w, const uint8_t *dir, uint64_t size)
     if (len == 0)
       break;
     check_bitmap_size (k, dir + pos, nr);
-    r = note_bitmap_table (w, get_be64 (dir + pos + BM_TABLE_OFF),
-                           get_be32 (dir + pos + BM_TABLE_SIZE));
+    r = check_tables_add (t, get_be64 (dir + pos + BM_TABLE_OFF),
+                          get_be32 (dir + pos + BM_TABLE_SIZE));
   }
   if (r == 0 && (pos != size || nr != nr_bitmaps)) {
     k->res->corruptions++;
@@ -186,7 +130,7 @@ check_bitmaps_walk (struct check *k)
 {
   const struct header *h = &k->core->header;
   const uint64_t size = h->bitmap_directory_size;
-  struct bitmap_walk w = { .k = k };
+  struct check_tables tables = { .k = k, .what = "bitmap table" };
   uint8_t *dir;
   int r;
 
@@ -205,15 +149,10 @@ check_bitmaps_walk (struct check *k)
   r = check_walk_read (k, dir, size, h->bitmap_directory_offset,
                        "bitmap directory");
   if (r == 0)
-    r = walk_directory (&w, dir, size);
+    r = walk_directory (&tables, dir, size);
   free (dir);
   if (r == 0)
-    r = check_ranges_each (&w.clusters, count_bitmap_table, &w);
-  if (r == 0)
-    r = check_ranges_each (&w.bytes, read_bitmap_table, &w);
-  check_ranges_free (&w.clusters);
-  check_ranges_free (&w.bytes);
-  if (r < 0)
-    k->res->check_errors++;
+    r = check_tables_each (&tables, walk_bitmap_entry, k);
+  check_tables_free (&tables);
   return r;
 }

@@ -3,7 +3,7 @@
  *
  * Invariant: no byte of the file is read more than twice for the tables of
  * one kind, however often it is named: L1 tables that overlap are read once
- * (check-ranges.h), L2 tables that are named again are walked once
+ * (check-tables.h), L2 tables that are named again are walked once
  * (table-list.h).  Misaligned L2 tables could overlap each other, so
  * their number is limited.
  *
@@ -19,7 +19,7 @@
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
 
-#include "check-ranges.h"
+#include "check-tables.h"
 #include "check-walk.h"
 #include "entry.h"
 #include "ondisk.h"
@@ -45,20 +45,22 @@ check_l1_misaligned (struct check *k)
 struct l1_walk {
   struct check *k;
   bool active;
-  struct check_ranges clusters; /* that the tables are in */
-  struct check_ranges bytes;    /* the tables, as far as the file has them */
+  struct check_tables l1;
   struct table_list l2;         /* that they name */
 };
 
 /* One L1 entry, at offset OFF of the file, which counts TIMES times. */
 static int
-note_l2 (struct l1_walk *w, uint64_t off, struct l1_entry e, uint64_t times)
+note_l2 (void *opaque, uint64_t off, uint64_t v, uint64_t times)
 {
+  struct l1_walk *w = opaque;
   struct check *k = w->k;
   const struct geometry *geo = &k->core->geo;
+  const struct l1_entry e = { .v = v };
   const uint64_t l2_off = l1_entry_off (e);
   int r;
 
+  check_walk_progress (k, times);
   if (e.v == 0)
     return 0;
   if (e.v & L1E_RESERVED_MASK) {
@@ -80,61 +82,12 @@ note_l2 (struct l1_walk *w, uint64_t off, struct l1_entry e, uint64_t times)
   return r;
 }
 
-/* [START, END) of the file is part of TIMES L1 tables. */
-static int
-read_l1 (void *opaque, uint64_t start, uint64_t end, uint64_t times)
+static struct l1_walk
+begin (struct check *k, bool active)
 {
-  struct l1_walk *w = opaque;
-  struct check *k = w->k;
-  uint64_t off, i, n;
-  int r = 0;
-
-  for (off = start; r == 0 && off < end; off += n) {
-    n = end - off;
-    if (n > k->core->geo.cluster_size)
-      n = k->core->geo.cluster_size;
-    r = check_walk_read (k, k->l2, n, off, "L1 table");
-    for (i = 0; r == 0 && i < n; i += 8) {
-      struct l1_entry e = { .v = get_be64 (k->l2 + i) };
-
-      r = note_l2 (w, off + i, e, times);
-    }
-    check_walk_progress (k, n / 8 * times);
-  }
-  return r;
-}
-
-static int
-count_l1 (void *opaque, uint64_t start, uint64_t end, uint64_t times)
-{
-  struct l1_walk *w = opaque;
-
-  return check_walk_count (w->k, start, end, times);
-}
-
-/* An L1 table with NR entries. */
-static int
-note_l1 (struct l1_walk *w, uint64_t off, uint64_t nr)
-{
-  struct check *k = w->k;
-  const struct geometry *geo = &k->core->geo;
-  uint64_t len = nr * 8;
-  int r = 0;
-
-  if (nr == 0)
-    return 0;
-  if (check_walk_can_count (k, off, len, 1, "L1 table"))
-    r = check_ranges_add (&w->clusters, off >> geo->cluster_bits,
-                          geometry_clusters (geo, off + len));
-  if (r == 0 && off < k->file_len) {
-    /* Whole entries, as far as they are in the file. */
-    if (len > k->file_len - off)
-      len = (k->file_len - off + 7) & ~UINT64_C (7);
-    r = check_ranges_add (&w->bytes, off, off + len);
-  }
-  if (r < 0)
-    k->res->check_errors++;
-  return r;
+  return (struct l1_walk) {
+    .k = k, .active = active, .l1 = { .k = k, .what = "L1 table" },
+  };
 }
 
 /* All that the tables noted so far lead to, unless R says that noting them
@@ -148,9 +101,7 @@ walk_noted (struct l1_walk *w, int r)
   size_t i;
 
   if (r == 0)
-    r = check_ranges_each (&w->clusters, count_l1, w);
-  if (r == 0)
-    r = check_ranges_each (&w->bytes, read_l1, w);
+    r = check_tables_each (&w->l1, note_l2, w);
   table_list_settle (&w->l2);
   for (i = 0; r == 0 && i < w->l2.nr; ++i) {
     t = &w->l2.names[i];
@@ -159,8 +110,7 @@ walk_noted (struct l1_walk *w, int r)
     if (r == 0)
       r = check_walk_l2 (k, t->off, t->times, w->active);
   }
-  check_ranges_free (&w->clusters);
-  check_ranges_free (&w->bytes);
+  check_tables_free (&w->l1);
   table_list_free (&w->l2);
   return r;
 }
@@ -169,8 +119,8 @@ static int
 walk_active (struct check *k)
 {
   const struct header *h = &k->core->header;
-  struct l1_walk w = { .k = k, .active = true };
-  int r = note_l1 (&w, h->l1_table_offset, h->l1_size);
+  struct l1_walk w = begin (k, true);
+  int r = check_tables_add (&w.l1, h->l1_table_offset, h->l1_size);
 
   return walk_noted (&w, r);
 }
@@ -180,7 +130,7 @@ walk_snapshots (struct check *k)
 {
   const struct snapshot_table *t = &k->core->snapshots;
   const struct snapshot_entry *s;
-  struct l1_walk w = { .k = k, .active = false };
+  struct l1_walk w = begin (k, false);
   size_t i;
   int r = 0;
 
@@ -198,7 +148,7 @@ walk_snapshots (struct check *k)
                           "table is out of range", s->id, s->name);
       continue;
     }
-    r = note_l1 (&w, s->l1_table_offset, s->l1_size);
+    r = check_tables_add (&w.l1, s->l1_table_offset, s->l1_size);
   }
   return walk_noted (&w, r);
 }
