@@ -33,14 +33,15 @@ struct backend_file_range {
 struct backend_file_slot {
   int fd;                       /* an open file description of its own */
   bool busy;
-  uint32_t waits_for;           /* bits of slots that must be let go first */
+  uint64_t ripe;                /* flushes use it from that value of ENDED */
 };
 
 struct backend_file_sync {
-  struct ranked_mutex lock;     /* LOCK_BACKEND: SLOTS, NR_SLOTS, CAN_OPEN */
+  struct ranked_mutex lock;     /* LOCK_BACKEND: all but LOST */
   pthread_cond_t released;
   struct backend_file_slot slots[BACKEND_FILE_SLOTS];
   unsigned nr_slots;
+  uint64_t ended;               /* calls that had slot 0 */
   bool can_open;
   atomic_bool lost;             /* the host has told somebody of lost data */
 };
@@ -123,8 +124,9 @@ backend_file_extends (const struct backend_file *f, uint64_t end)
 extern void backend_file_sync_init (struct backend_file *f);
 extern void backend_file_sync_destroy (struct backend_file *f);
 
-/* The flush of struct backend_ops.  Once one has failed (-EIO, or -ENOSPC
- * for what the host had put off), all do.
+/* The flush of struct backend_ops.  Once the host has told of lost data, here
+ * (-EIO, or -ENOSPC for what the host had put off) or in a function below, all
+ * fail.
  */
 extern int backend_file_sync_flush (struct backend *b)
   __attribute__ ((__warn_unused_result__));
@@ -137,6 +139,9 @@ extern ssize_t backend_file_sync_write (struct backend_file *f,
                                         const struct iovec *iov, int iovcnt,
                                         uint64_t off)
   __attribute__ ((__warn_unused_result__));
+
+/* The write_behind of struct backend_ops. */
+extern void backend_file_sync_write_behind (struct backend *b);
 
 /* Operations of struct backend_ops: backend-file-space.c. */
 extern int backend_file_space_zero (struct backend *b, uint64_t off,

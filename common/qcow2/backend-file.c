@@ -248,17 +248,6 @@ file_prefetch (struct backend *b, uint64_t off, uint64_t len)
 }
 
 static void
-file_write_behind (struct backend *b)
-{
-#ifdef SYNC_FILE_RANGE_WRITE
-  /* Length 0 is the whole file.  An error is one of the flush as well. */
-  if (sync_file_range (backend_file_of (b)->fd, 0, 0,
-                       SYNC_FILE_RANGE_WRITE) == -1)
-    nbdkit_debug ("%s: sync_file_range: %m", b->name);
-#endif
-}
-
-static void
 file_close (struct backend *b)
 {
   struct backend_file *f = backend_file_of (b);
@@ -285,7 +274,7 @@ static const struct backend_ops file_ops = {
   .size = file_size,
   .extent = backend_file_space_extent,
   .prefetch = file_prefetch,
-  .write_behind = file_write_behind,
+  .write_behind = backend_file_sync_write_behind,
   .close = file_close,
 };
 

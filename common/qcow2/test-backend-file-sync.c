@@ -33,8 +33,10 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool untold[MAX_FD];     /* the next call fails */
 static bool in_use[MAX_FD];     /* a call is under way */
 static int write_error;         /* the next write fails by itself */
+static int write_behind_error;  /* so does this */
 static bool stops;              /* the first call stays in the kernel */
 static bool stops_told;         /* those that have heard of lost data do */
+static bool answered;           /* the first call's answer is from before */
 static unsigned nr_calls;       /* under way */
 
 static void
@@ -75,8 +77,9 @@ ask (int fd)
   pthread_cond_broadcast (&changed);
   if (stops && nr_calls == 1)
     wait_until (&stops, false);
-  told = untold[fd];
-  untold[fd] = false;
+  told = untold[fd] && !answered;
+  untold[fd] &= answered;
+  answered = false;
   if (told)
     wait_until (&stops_told, false);
   in_use[fd] = false;
@@ -88,6 +91,10 @@ ask (int fd)
 }
 
 extern int __wrap_fdatasync (int fd);
+extern int __wrap_sync_file_range (int fd, off_t off, off_t len,
+                                   unsigned flags);
+extern int __wrap_sync_file_range64 (int fd, off_t off, off_t len,
+                                     unsigned flags);
 extern ssize_t __wrap_pwritev2 (int fd, const struct iovec *iov, int iovcnt,
                                 off_t off, int flags);
 extern ssize_t __wrap_pwritev64v2 (int fd, const struct iovec *iov,
@@ -97,6 +104,20 @@ int
 __wrap_fdatasync (int fd)
 {
   return ask (fd);
+}
+
+int
+__wrap_sync_file_range (int fd, off_t off, off_t len, unsigned flags)
+{
+  assert (fd >= 0 && off == 0 && len == 0 && flags == SYNC_FILE_RANGE_WRITE);
+  errno = write_behind_error;
+  return write_behind_error ? -1 : 0;
+}
+
+int
+__wrap_sync_file_range64 (int fd, off_t off, off_t len, unsigned flags)
+{
+  return __wrap_sync_file_range (fd, off, len, flags);
 }
 
 ssize_t
@@ -234,6 +255,7 @@ test_write_is_told (void)
   pthread_t t;
 
   assert (backend_pwrite (b, "x", 1, 0, BACKEND_FUA) == 0);
+  assert (backend_flush (b) == 0);      /* others may use its description */
   lose_data ();
   assert (backend_pwrite (b, "x", 1, 0, BACKEND_FUA) == -EIO);
   set (&stops, true);
@@ -242,6 +264,86 @@ test_write_is_told (void)
   assert (backend_flush (b) == -EIO);
   set (&stops, false);
   assert (result (t) == -EIO);
+  backend_close (b);
+}
+
+/* Another process was told first, so a description that is opened now hears
+ * nothing.  It may be used for the write that it is opened for, but not for a
+ * flush while slot 0 is told.
+ */
+static void
+test_others_were_told (void)
+{
+  struct backend *b = open_file ();
+  pthread_t t, t2;
+
+  lose_data ();
+  assert (write_fua (b) == NULL);
+  set (&stops_told, true);
+  t = start (flush, b);
+  wait_calls (1);
+  t2 = start (flush, b);
+  usleep (DELAY_US);
+  set (&stops_told, false);
+  assert (result (t) == -EIO);
+  assert (result (t2) == -EIO);
+  backend_close (b);
+}
+
+/* The same, and the answer of the call that is under way is older. */
+static void
+test_others_were_told_meanwhile (void)
+{
+  struct backend *b = open_file ();
+  pthread_t t, t2, t3;
+
+  set (&stops, true);
+  t = start (flush, b);
+  wait_calls (1);
+  pthread_mutex_lock (&lock);
+  lose_data ();
+  answered = true;
+  pthread_mutex_unlock (&lock);
+  t2 = start (flush, b);
+  usleep (DELAY_US);
+  set (&stops_told, true);
+  set (&stops, false);
+  assert (result (t) == 0);
+  wait_calls (1);
+  t3 = start (flush, b);
+  usleep (DELAY_US);
+  set (&stops_told, false);
+  assert (result (t2) == -EIO);
+  assert (result (t3) == -EIO);
+  backend_close (b);
+}
+
+/* What only the caller at hand is told: the disk's cache was not emptied. */
+static void
+test_told_to_one (void)
+{
+  struct backend *b = open_file ();
+
+  write_error = EIO;
+  assert (backend_pwrite (b, "x", 1, 0, BACKEND_FUA) == -EIO);
+  write_error = 0;
+  assert (backend_flush (b) == -EIO);
+  backend_close (b);
+}
+
+static void
+test_write_behind (void)
+{
+  struct backend *b = open_file ();
+
+  b->ops->write_behind (b);
+  write_behind_error = EINVAL;
+  b->ops->write_behind (b);
+  assert (backend_flush (b) == 0);
+  write_behind_error = ENOSPC;
+  b->ops->write_behind (b);
+  write_behind_error = 0;
+  assert (backend_flush (b) == -EIO);
   backend_close (b);
 }
 
@@ -259,9 +361,11 @@ test_write_fails (void)
   backend_close (b);
 }
 
-/* The file cannot be opened again: one after the other. */
+/* The file cannot be opened again, or (SHARE 2) could, but then half of the
+ * descriptors were in use: one after the other.
+ */
 static void
-test_no_room (void)
+test_no_room (unsigned share)
 {
   struct backend *b = open_file ();
   const int fd = open ("/dev/null", O_RDONLY);
@@ -270,10 +374,11 @@ test_no_room (void)
   assert (fd >= 0 && close (fd) == 0);
   assert (getrlimit (RLIMIT_NOFILE, &limit) == 0);
   small = limit;
-  small.rlim_cur = fd;
+  small.rlim_cur = share * fd;
   assert (setrlimit (RLIMIT_NOFILE, &small) == 0);
   use_slots (b, NR_THREADS);
   assert (backend_pwrite (b, "x", 1, 0, BACKEND_FUA) == 0);
+  assert (fcntl (fd, F_GETFD) == -1);
   assert (setrlimit (RLIMIT_NOFILE, &limit) == 0);
   lose_and_flush (b, flush);
   backend_close (b);
@@ -291,8 +396,13 @@ main (void)
   test_overlap (write_fua, false);
   test_overlap (write_fua, true);
   test_write_is_told ();
+  test_others_were_told ();
+  test_others_were_told_meanwhile ();
+  test_told_to_one ();
+  test_write_behind ();
   test_write_fails ();
-  test_no_room ();
+  test_no_room (1);
+  test_no_room (2);
   unlink (path);
   return EXIT_SUCCESS;
 }
