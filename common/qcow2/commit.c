@@ -357,10 +357,9 @@ flush_data (struct commit *c)
 {
   int r;
 
-  if (c->failed)
-    return -EIO;
+  /* Who cleared the flag may have failed since: asked last. */
   if (!c->data_dirty && c->data_flushes == 0)
-    return 0;
+    return c->failed ? -EIO : 0;
   c->data_flushes++;
   c->data_dirty = false;
   r = commit_barrier (c);
