@@ -39,9 +39,6 @@
  */
 #define ZERO_MAX (UINT64_C (32) << 20)
 
-/* Extents looked at for one step. */
-#define MAX_EXTENTS 64
-
 static uint64_t
 min (uint64_t a, uint64_t b)
 {
@@ -52,23 +49,6 @@ static uint64_t
 max (uint64_t a, uint64_t b)
 {
   return a > b ? a : b;
-}
-
-/* The end of the hole that begins at FROM; at most TO. */
-static uint64_t
-hole_end (struct backend *file, uint64_t from, uint64_t to)
-{
-  enum backend_extent_type type;
-  uint64_t len;
-  unsigned i;
-
-  for (i = 0; file->ops->extent && i < MAX_EXTENTS && from < to; ++i) {
-    if (file->ops->extent (file, from, to - from, &type, &len) < 0 ||
-        type != BACKEND_HOLE || len == 0)
-      break;
-    from += len;
-  }
-  return from;
 }
 
 static void
@@ -99,7 +79,7 @@ zero_hole (struct alloc *a, uint64_t from, uint64_t to)
   if (r == -ENOTSUP)
     return r;                   /* nothing was done */
   if (r == 0 && !a->ahead_probed) {
-    a->ahead_probed = hole_end (a->file, from, to) == to;
+    a->ahead_probed = backend_hole_end (a->file, from, to) == to;
     if (!a->ahead_probed)
       r = -ENOTSUP;
   }
@@ -170,7 +150,8 @@ alloc_ahead_locked (struct alloc *a, uint64_t off, uint64_t end,
     return;
 
   /* Left over from somebody: not worth a question for each cluster. */
-  hole = hole_end (a->file, from, to) & ~(a->geo->cluster_size - 1);
+  hole = backend_hole_end (a->file, from, to) &
+    ~(a->geo->cluster_size - 1);
   if (hole < end) {
     nbdkit_debug ("%s: no hole at offset %" PRIu64 ": nothing is allocated "
                   "ahead up to %" PRIu64, a->file->name, from, to);

@@ -420,22 +420,12 @@ used_end (struct alloc *a)
  * is it nothing but a hole?  All else there was made, or freed, by us.
  */
 static bool
-is_empty_tail (struct alloc *a, uint64_t end)
+is_empty_tail (const struct alloc *a, uint64_t end)
 {
-  enum backend_extent_type type;
-  uint64_t len;
-
   if (end < a->lost_end)
     end = a->lost_end;
-  while (end < a->open_len) {
-    if (a->file->ops->extent == NULL ||
-        a->file->ops->extent (a->file, end, a->open_len - end,
-                              &type, &len) < 0 ||
-        type != BACKEND_HOLE || len == 0)
-      return false;
-    end += len;
-  }
-  return true;
+  return end >= a->open_len ||
+    backend_hole_end (a->file, end, a->open_len) == a->open_len;
 }
 
 static void

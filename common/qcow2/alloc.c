@@ -42,15 +42,11 @@
 
 /* Is the cluster that ends at END a hole, up to the end of the file? */
 static bool
-is_hole (struct alloc *a, uint64_t end)
+is_hole (const struct alloc *a, uint64_t end)
 {
-  const uint64_t off = end - a->geo->cluster_size;
-  enum backend_extent_type type;
-  uint64_t len;
-
-  return end > 0 && end <= a->file_len && a->file->ops->extent &&
-    a->file->ops->extent (a->file, off, a->file_len - off, &type, &len) == 0 &&
-    type == BACKEND_HOLE && len == a->file_len - off;
+  return end > 0 && end <= a->file_len &&
+    backend_hole_end (a->file, end - a->geo->cluster_size, a->file_len) ==
+    a->file_len;
 }
 
 /* Space beyond the end of the file that the refcounts say is in use: the

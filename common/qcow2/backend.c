@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What every backend can do once it has the primitive operations: zero a
- * range by whatever means there are, reserve storage, read past the end of
- * a raw disk.
+ * range by whatever means there are, reserve storage, find the end of a
+ * hole, read past the end of a raw disk.
  *
  * Keeps no state and takes no locks.  Does not cache, and does not decide
  * when something becomes stable.
@@ -17,6 +17,9 @@
 
 #define ZERO_BUF_SIZE   (64 * 1024)
 #define ZERO_IOVS       32
+
+/* The most pieces of a hole that are looked at. */
+#define MAX_EXTENTS     64
 
 static const uint8_t zero_buf[ZERO_BUF_SIZE]
   __attribute__ ((__aligned__ (4096)));
@@ -67,6 +70,22 @@ backend_reserve (struct backend *b, uint64_t off, uint64_t len)
   if (b->ops->allocate && len > 0)
     r = b->ops->allocate (b, off, len);
   return r == -ENOTSUP ? 0 : r;
+}
+
+uint64_t
+backend_hole_end (struct backend *b, uint64_t from, uint64_t to)
+{
+  enum backend_extent_type type;
+  uint64_t len;
+  unsigned i;
+
+  for (i = 0; b->ops->extent && i < MAX_EXTENTS && from < to; ++i) {
+    if (b->ops->extent (b, from, to - from, &type, &len) < 0 ||
+        type != BACKEND_HOLE || len == 0)
+      break;
+    from += len;
+  }
+  return from;
 }
 
 int

@@ -182,6 +182,13 @@ extern int backend_zero (struct backend *b, uint64_t off, uint64_t len)
 extern int backend_reserve (struct backend *b, uint64_t off, uint64_t len)
   __attribute__ ((__warn_unused_result__));
 
+/* The end of the hole that begins at FROM, at most TO: FROM if there is none,
+ * or if the storage does not say.  A hole that is in many pieces may be cut
+ * short.  (backend.c)
+ */
+extern uint64_t backend_hole_end (struct backend *b, uint64_t from,
+                                  uint64_t to);
+
 /* Like pread, but bytes beyond the end of the file read as zeroes. For
  * raw backing files, whose last sector may be short. (backend.c)
  */
