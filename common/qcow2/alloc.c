@@ -351,20 +351,18 @@ find_free (struct alloc *a, uint64_t start_idx, uint64_t max_nr,
                                     idx, nr);
 }
 
-/* Take the first NR reserved clusters, and as many free ones behind them as
- * MORE says.  Returns how many in all.
+/* Take the first reserved clusters, at most MAX_NR.  They are virgin.  Returns
+ * how many.
  */
 static uint64_t
-take_reserved (struct alloc *a, uint64_t nr, uint64_t more,
-               const struct alloc_growth *growth)
+take_reserved (struct alloc *a, uint64_t max_nr)
 {
   struct alloc_reserved *res = &a->reserved;
-  bool virgin;
+  const uint64_t left = res->end - res->idx;
+  const uint64_t nr = left < max_nr ? left : max_nr;
 
-  if (more > 0 && take (a, res->end, more, growth, &virgin) < 0)
-    more = 0;                   /* the next run will tell why */
   res->idx += nr;
-  return nr + more;
+  return nr;
 }
 
 /* As much as is reserved of MAX_NR clusters.  [IDX, IDX + N) are free, or
@@ -374,17 +372,18 @@ static uint64_t
 take_from_reserve (struct alloc *a, uint64_t max_nr, uint64_t idx, uint64_t n,
                    const struct alloc_growth *growth)
 {
-  const struct alloc_reserved *res = &a->reserved;
-  uint64_t nr = res->end - res->idx;
+  const uint64_t nr = take_reserved (a, max_nr);
+  bool virgin;
 
-  if (nr >= max_nr)
-    return take_reserved (a, max_nr, 0, growth);
   if (n > max_nr - nr)
     n = max_nr - nr;
-  if (n == 0 || idx != res->end ||
+  if (n == 0 || idx != a->reserved.end ||
       idx << a->geo->cluster_bits < a->virgin_off)
-    return take_reserved (a, nr, 0, growth);
-  return take_reserved (a, nr, shorten (a, idx, n), growth);
+    return nr;
+  n = shorten (a, idx, n);
+  if (n > 0 && take (a, idx, n, growth, &virgin) < 0)
+    return nr;                  /* the next run will tell why */
+  return nr + n;
 }
 
 /* What is known of a virgin run.  RESERVED: all of it was. */
@@ -494,7 +493,7 @@ alloc_exactly_locked (struct alloc *a, uint64_t nr, uint64_t *host_off,
   int r = 0;
 
   if (res->end - res->idx >= nr) {
-    res->idx += nr;
+    take_reserved (a, nr);
     *virgin = true;
   }
   else {
@@ -526,9 +525,7 @@ alloc_at_locked (struct alloc *a, uint64_t host_off, uint64_t max_nr,
   if (geometry_in_cluster (a->geo, host_off) != 0)
     return 0;
   if (idx == a->reserved.idx && a->reserved.end > idx) {
-    n = a->reserved.end - idx;
-    *nr = n < max_nr ? n : max_nr;
-    a->reserved.idx += *nr;
+    *nr = take_reserved (a, max_nr);
     *virgin = true;
     return 0;
   }
