@@ -429,6 +429,68 @@ crash_run_raw (uint64_t size, uint64_t seed)
   return mem;
 }
 
+/* 0 = the default. */
+static const struct kind_options {
+  const char *name;
+  uint32_t cluster_size;
+  unsigned version, refcount_bits;
+  bool lazy_refcounts, extended_l2;
+} kind_options[] = {
+  { "512", .cluster_size = 512 },
+  { "512-refcount1", .cluster_size = 512, .refcount_bits = 1 },
+  { "512-refcount64", .cluster_size = 512, .refcount_bits = 64 },
+  { "4k", .cluster_size = 4096 },
+  { "4k-v2", .cluster_size = 4096, .version = 2 },
+  { "16k", .cluster_size = 16384 },
+  { "64k", .cluster_size = 65536 },
+  { "64k-lazy", .cluster_size = 65536, .lazy_refcounts = true },
+  { "64k-subclusters", .cluster_size = 65536, .extended_l2 = true },
+};
+
+static void
+options_of_kind (const struct crash_kind *kind, struct create_options *o)
+{
+  const struct kind_options *k = kind_options;
+
+  while (strcmp (k->name, kind->name) != 0)
+    assert (++k < kind_options + sizeof kind_options / sizeof *kind_options);
+  create_defaults (o);
+  o->size = kind->size;
+  o->cluster_size = k->cluster_size;
+  if (k->version)
+    o->version = k->version;
+  if (k->refcount_bits)
+    o->refcount_bits = k->refcount_bits;
+  o->lazy_refcounts = k->lazy_refcounts;
+  o->extended_l2 = k->extended_l2;
+  if (kind->backing_size)
+    o->backing_file = o->backing_format = "raw";
+}
+
+void
+crash_run_kinds (const struct crash_setup *setup,
+                 void (*run) (const struct crash_setup *setup),
+                 const struct crash_kind *kinds, size_t nr)
+{
+  struct crash_setup s = *setup;
+  struct create_options o;
+  char name[64];
+  size_t i;
+
+  for (i = 0; i < nr; ++i) {
+    options_of_kind (&kinds[i], &o);
+    snprintf (name, sizeof name, "%s-%s%s", setup->name, kinds[i].name,
+              kinds[i].backing_size ? "-backing" : "");
+    s.name = name;
+    s.initial = crash_run_create (&o);
+    s.raw_backing = kinds[i].backing_size ?
+      crash_run_raw (kinds[i].backing_size, 7) : NULL;
+    run (&s);
+    backend_close (s.initial);
+    backend_close (s.raw_backing);
+  }
+}
+
 void
 crash_run_command (const char *fmt, ...)
 {

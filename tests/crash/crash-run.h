@@ -10,6 +10,7 @@
 #define CRASH_RUN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backend.h"
@@ -137,6 +138,20 @@ extern struct backend *crash_run_create_pair (const struct create_options *o,
                                               struct backend **data);
 extern struct backend *crash_run_load (const char *path);
 extern struct backend *crash_run_raw (uint64_t size, uint64_t seed);
+
+/* Kinds of images: by cluster size, and by what is not the default. */
+struct crash_kind {
+  const char *name;             /* "4k-v2": see crash-run.c */
+  uint64_t size;                /* of the disk, bytes */
+  uint64_t backing_size;        /* of raw random data under it; 0 = none */
+};
+
+/* RUN (crash_power, crash_faults) does what SETUP says on a new image of each
+ * of NR kinds; it gets the kind with the name, and the image.
+ */
+extern void crash_run_kinds (const struct crash_setup *setup,
+                             void (*run) (const struct crash_setup *setup),
+                             const struct crash_kind *kinds, size_t nr);
 
 /* A number from the environment. */
 extern uint64_t crash_run_env (const char *name, uint64_t def);

@@ -39,45 +39,23 @@ workload (struct crash_run *run)
   }
 }
 
-static void
-test (const char *name, const struct create_options *o)
-{
-  struct crash_setup setup = {
-    .name = name, .initial = crash_run_create (o), .workload = workload,
-  };
-
-  crash_power (&setup);
-  backend_close (setup.initial);
-}
-
 int
 main (void)
 {
-  struct create_options o;
+  static const struct crash_kind kinds[] = {
+    { "512", .size = 300000 },
+    { "512-refcount1", .size = 300000 },
+    { "512-refcount64", .size = 300000 },
+    { "4k", .size = 2 << 20 },
+    { "4k-v2", .size = 2 << 20 },
+    { "64k", .size = 3 << 20 },
+    { "64k-lazy", .size = 3 << 20 },
+    { "64k-subclusters", .size = 3 << 20 },
+  };
+  const struct crash_setup setup = {
+    .name = "allocate", .workload = workload,
+  };
 
-  create_defaults (&o);
-  o.size = 300000;
-  o.cluster_size = 512;
-  test ("allocate-512", &o);
-  o.refcount_bits = 1;
-  test ("allocate-512-refcount1", &o);
-  o.refcount_bits = 64;
-  test ("allocate-512-refcount64", &o);
-
-  create_defaults (&o);
-  o.size = 2 << 20;
-  o.cluster_size = 4096;
-  test ("allocate-4k", &o);
-  o.version = 2;
-  test ("allocate-4k-v2", &o);
-
-  create_defaults (&o);
-  o.size = 3 << 20;
-  test ("allocate-64k", &o);
-  o.lazy_refcounts = true;
-  test ("allocate-64k-lazy", &o);
-  o.lazy_refcounts = false;
-  o.extended_l2 = true;
-  test ("allocate-64k-subclusters", &o);
+  crash_run_kinds (&setup, crash_power, kinds, sizeof kinds / sizeof *kinds);
   return 0;
 }

@@ -44,38 +44,19 @@ workload (struct crash_run *run)
   }
 }
 
-static void
-test (const char *name, const struct create_options *o)
-{
-  struct crash_setup setup = {
-    .name = name, .workload = workload,
-    .initial = crash_run_create (o),
-    .raw_backing = crash_run_raw (o->size * 2 / 3 - 100, 7),
-  };
-
-  crash_power (&setup);
-  backend_close (setup.initial);
-  backend_close (setup.raw_backing);
-}
-
 int
 main (void)
 {
-  struct create_options o;
+  static const struct crash_kind kinds[] = {
+    { "4k", .size = 1 << 20, .backing_size = (2 << 20) / 3 - 100 },
+    { "4k-v2", .size = 1 << 20, .backing_size = (2 << 20) / 3 - 100 },
+    { "64k", .size = 3 << 20, .backing_size = (2 << 20) - 100 },
+    { "64k-subclusters", .size = 3 << 20, .backing_size = (2 << 20) - 100 },
+  };
+  const struct crash_setup setup = {
+    .name = "cow", .workload = workload,
+  };
 
-  create_defaults (&o);
-  o.backing_file = "raw";
-  o.backing_format = "raw";
-  o.size = 1 << 20;
-  o.cluster_size = 4096;
-  test ("cow-4k", &o);
-  o.version = 2;
-  test ("cow-4k-v2", &o);
-  o.version = 3;
-  o.size = 3 << 20;
-  o.cluster_size = 65536;
-  test ("cow-64k", &o);
-  o.extended_l2 = true;
-  test ("cow-64k-subclusters", &o);
+  crash_run_kinds (&setup, crash_power, kinds, sizeof kinds / sizeof *kinds);
   return 0;
 }

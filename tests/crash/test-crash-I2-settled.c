@@ -43,53 +43,22 @@ workload (struct crash_run *run)
   }
 }
 
-static void
-test (const char *name, const struct create_options *o)
-{
-  struct crash_setup setup = {
-    .name = name, .workload = workload, .discard = true,
-    .initial = crash_run_create (o),
-    .raw_backing = o->backing_file ? crash_run_raw (o->size / 2 - 100, 7)
-      : NULL,
-  };
-
-  crash_power (&setup);
-  backend_close (setup.initial);
-  backend_close (setup.raw_backing);
-}
-
 int
 main (void)
 {
-  struct create_options o;
+  static const struct crash_kind kinds[] = {
+    { "512-refcount1", .size = 300000 },
+    { "4k", .size = 2 << 20 },
+    { "4k-v2", .size = 2 << 20 },
+    { "64k", .size = 4 << 20 },
+    { "64k-lazy", .size = 4 << 20 },
+    { "64k-subclusters", .size = 4 << 20 },
+    { "16k", .size = 3 << 20, .backing_size = (3 << 19) - 100 },
+  };
+  const struct crash_setup setup = {
+    .name = "settled", .workload = workload, .discard = true,
+  };
 
-  create_defaults (&o);
-  o.size = 300000;
-  o.cluster_size = 512;
-  o.refcount_bits = 1;
-  test ("settled-512-refcount1", &o);
-
-  create_defaults (&o);
-  o.size = 2 << 20;
-  o.cluster_size = 4096;
-  test ("settled-4k", &o);
-  o.version = 2;
-  test ("settled-4k-v2", &o);
-
-  create_defaults (&o);
-  o.size = 4 << 20;
-  test ("settled-64k", &o);
-  o.lazy_refcounts = true;
-  test ("settled-64k-lazy", &o);
-  o.lazy_refcounts = false;
-  o.extended_l2 = true;
-  test ("settled-64k-subclusters", &o);
-
-  create_defaults (&o);
-  o.size = 3 << 20;
-  o.cluster_size = 16384;
-  o.backing_file = "raw";
-  o.backing_format = "raw";
-  test ("settled-16k-overlay", &o);
+  crash_run_kinds (&setup, crash_power, kinds, sizeof kinds / sizeof *kinds);
   return 0;
 }

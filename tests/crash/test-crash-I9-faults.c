@@ -45,40 +45,19 @@ workload (struct crash_run *run)
   }
 }
 
-static void
-test (const char *name, const struct create_options *o)
-{
-  struct crash_setup setup = {
-    .name = name, .workload = workload, .discard = true,
-    .initial = crash_run_create (o),
-  };
-
-  if (o->backing_file)
-    setup.raw_backing = crash_run_raw (o->size / 2 + 100, 3);
-  crash_faults (&setup);
-  backend_close (setup.initial);
-  backend_close (setup.raw_backing);
-}
-
 int
 main (void)
 {
-  struct create_options o;
+  static const struct crash_kind kinds[] = {
+    { "512-refcount64", .size = 60000 },
+    { "64k", .size = 1 << 20 },
+    { "64k-lazy", .size = 1 << 20 },
+    { "4k", .size = 200000, .backing_size = 100000 + 100 },
+  };
+  const struct crash_setup setup = {
+    .name = "faults", .workload = workload, .discard = true,
+  };
 
-  create_defaults (&o);
-  o.size = 60000;
-  o.cluster_size = 512;
-  o.refcount_bits = 64;
-  test ("faults-512-refcount64", &o);
-  create_defaults (&o);
-  o.size = 1 << 20;
-  test ("faults-64k", &o);
-  o.lazy_refcounts = true;
-  test ("faults-64k-lazy", &o);
-  o.lazy_refcounts = false;
-  o.backing_file = o.backing_format = "raw";
-  o.cluster_size = 4096;
-  o.size = 200000;
-  test ("faults-4k-backing", &o);
+  crash_run_kinds (&setup, crash_faults, kinds, sizeof kinds / sizeof *kinds);
   return 0;
 }
