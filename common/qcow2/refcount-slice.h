@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Slices of refcount blocks: shared by the files of the refcounts. */
+/* Slices of refcount blocks, and new blocks: shared by the files of the
+ * refcounts.
+ */
 
 #ifndef REFCOUNT_SLICE_H
 #define REFCOUNT_SLICE_H
@@ -47,6 +49,24 @@ extern int refcount_slice_locked (struct refcount *rc, uint64_t cluster_idx,
  */
 extern int refcount_copy_slice_locked (struct refcount *rc,
                                        uint64_t cluster_idx, uint8_t *buf)
+  __attribute__ ((__warn_unused_result__));
+
+/* Clusters that must not be taken for a block: those that are about to be
+ * allocated.
+ */
+struct refcount_wanted {
+  uint64_t lo, hi;
+};
+
+/* Make block BLOCK_IDX, which is to describe some of the clusters W, if there
+ * is none (refcount-make.c).  LOCK_META is held exclusively.
+ *
+ * -EAGAIN: the table is too small.  -EUCLEAN: the space holds metadata
+ * (logged).  -ENOSPC, -EIO, -ENOMEM.
+ */
+extern int refcount_make_block_locked (struct refcount *rc,
+                                       uint64_t block_idx,
+                                       const struct refcount_wanted *w)
   __attribute__ ((__warn_unused_result__));
 
 #endif /* REFCOUNT_SLICE_H */
