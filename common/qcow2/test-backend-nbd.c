@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,22 +21,9 @@
 #include <nbdkit-plugin.h>
 
 #include "backend-nbd.h"
+#include "test-errors.h"
 
 #define MIB (1 << 20)
-
-static unsigned nr_messages;
-static char message[1024];
-
-__attribute__ ((__format__ (printf, 1, 2))) void
-nbdkit_error (const char *fmt, ...)
-{
-  va_list args;
-
-  va_start (args, fmt);
-  vsnprintf (message, sizeof message, fmt, args);
-  va_end (args);
-  nr_messages++;
-}
 
 static void
 test_uri (void)
@@ -99,12 +85,12 @@ open_ok (bool writable)
 {
   struct backend *b;
 
-  nr_messages = 0;
+  nr_errors = 0;
   if (backend_nbd_open (uri, NULL, writable, &b) < 0) {
-    fprintf (stderr, "%s\n", message);
+    fprintf (stderr, "%s\n", last_error);
     abort ();
   }
-  assert (nr_messages == 0 && b->fixed_size);
+  assert (nr_errors == 0 && b->fixed_size);
   return b;
 }
 
@@ -187,10 +173,10 @@ test_servers (void)
     random_io (b, 8 * MIB, i + 1);
     assert (backend_pread (b, buf, 2, 8 * MIB - 1) == -ENODATA);
     assert (backend_pread (b, buf, 1, 8 * MIB - 1) == 0);
-    assert (nr_messages == 0);
+    assert (nr_errors == 0);
     assert (backend_truncate (b, 16 * MIB, false) == -ENOTSUP);
     assert (backend_pwrite (b, buf, 2, 8 * MIB - 1, 0) == -ENOSPC);
-    assert (nr_messages == 1);
+    assert (nr_errors == 1);
     backend_close (b);
     stop_server (pid, SIGTERM);
   }
@@ -229,11 +215,12 @@ open_fails (const char *u, const char *export_name, bool writable, int err,
   struct backend *b;
   int r;
 
-  nr_messages = 0;
+  nr_errors = 0;
   r = backend_nbd_open (u, export_name, writable, &b);
-  if (r != -err || nr_messages != 1 || !strstr (message, words) ||
-      !strstr (message, u)) {
-    fprintf (stderr, "%s: %d: %u messages: %s\n", u, r, nr_messages, message);
+  if (r != -err || nr_errors != 1 || !strstr (last_error, words) ||
+      !strstr (last_error, u)) {
+    fprintf (stderr, "%s: %d: %u messages: %s\n", u, r, nr_errors,
+             last_error);
     abort ();
   }
 }
@@ -254,7 +241,7 @@ test_open_errors (void)
   pid = start_server ("--filter=exportname memory 8M exportname=a "
                       "exportname-strict=true");
   open_fails (uri, "b", false, EIO, "cannot connect");
-  nr_messages = 0;
+  nr_errors = 0;
   assert (backend_nbd_open (uri, "a", true, &b) == 0);
   assert (backend_pwrite (b, "x", 1, 0, 0) == 0 && backend_flush (b) == 0);
   backend_close (b);
@@ -279,8 +266,8 @@ test_errors (void)
   snprintf (args, sizeof args, "%s/err", dir);
   fp = fopen (args, "w");
   assert (fp != NULL && fclose (fp) == 0);
-  assert (backend_pwrite (b, "y", 1, 0, 0) == -ENOSPC && nr_messages == 1);
-  assert (backend_zero (b, 0, 4096) == -ENOSPC && nr_messages == 1);
+  assert (backend_pwrite (b, "y", 1, 0, 0) == -ENOSPC && nr_errors == 1);
+  assert (backend_zero (b, 0, 4096) == -ENOSPC && nr_errors == 1);
   assert (unlink (args) == 0);
   assert (backend_zero (b, 0, 4096) == 0);
   assert (b->ops->zero (b, 0, 4096) == 0);
@@ -294,14 +281,14 @@ test_errors (void)
 static void
 test_reconnect (void)
 {
-  char args[128];
+  char args[128], cmd[160];
   struct backend *b;
   pid_t pid;
 
   snprintf (args, sizeof args, "file %s/disk", dir);
   memset (shadow, 5, sizeof shadow);
-  snprintf (message, sizeof message, "truncate -s 8M %s/disk", dir);
-  assert (system (message) == 0);
+  snprintf (cmd, sizeof cmd, "truncate -s 8M %s/disk", dir);
+  assert (system (cmd) == 0);
   pid = start_server (args);
   b = open_ok (true);
   assert (backend_pwrite (b, shadow, 8 * MIB, 0, 0) == 0);
@@ -316,7 +303,7 @@ test_reconnect (void)
   assert (backend_pwrite (b, "y", 1, 1, 0) == 0);
   shadow[1] = 'y';
   assert (backend_flush (b) == 0);
-  assert (nr_messages == 0);
+  assert (nr_errors == 0);
 
   /* Acknowledged, not flushed: the next flush must fail, and all others. */
   assert (backend_pwrite (b, "z", 1, 2, 0) == 0);
@@ -324,11 +311,11 @@ test_reconnect (void)
   stop_server (pid, SIGKILL);
   pid = start_server (args);
   check_all (b, 8 * MIB);
-  assert (nr_messages == 1 && strstr (message, "may be gone"));
+  assert (nr_errors == 1 && strstr (last_error, "may be gone"));
   assert (backend_flush (b) == -EIO);
   assert (backend_pwrite (b, "z", 1, 3, 0) == 0);
   assert (backend_flush (b) == -EIO);
-  assert (nr_messages == 1);
+  assert (nr_errors == 1);
   backend_close (b);
   stop_server (pid, SIGTERM);
 
@@ -338,7 +325,7 @@ test_reconnect (void)
   stop_server (pid, SIGKILL);
   pid = start_server ("memory 1M");
   assert (backend_pread (b, buf, 1, 0) == -EIO);
-  assert (nr_messages == 1 && strstr (message, "not the same"));
+  assert (nr_errors == 1 && strstr (last_error, "not the same"));
   stop_server (pid, SIGTERM);
   backend_close (b);
 }
@@ -356,7 +343,7 @@ test_lost_at_flush (void)
   stop_server (pid, SIGKILL);
   pid = start_server ("memory 8M");
   assert (backend_flush (b) == -EIO);
-  assert (nr_messages == 1);
+  assert (nr_errors == 1);
   backend_close (b);
   stop_server (pid, SIGTERM);
 }
@@ -397,7 +384,7 @@ test_threads (const char *server)
   for (i = 0; i < 12; ++i)
     assert (pthread_join (threads[i], NULL) == 0);
   assert (backend_flush (shared) == 0);
-  assert (nr_messages == 0);
+  assert (nr_errors == 0);
   backend_close (shared);
   stop_server (pid, SIGTERM);
 }
@@ -440,7 +427,7 @@ main (void)
 
   test_uri ();
   assert (backend_nbd_open ("nbd://localhost", NULL, false, &b) == -ENOTSUP);
-  assert (nr_messages == 1 && strstr (message, "without libnbd"));
+  assert (nr_errors == 1 && strstr (last_error, "without libnbd"));
   return 0;
 }
 
