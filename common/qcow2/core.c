@@ -354,15 +354,21 @@ core_open_snapshot (struct core *core, const struct snapshot_entry *s,
                 s->l1_size);
   if (r < 0)
     return r;
-  *io = core->io;
-  io->map = map;
-  io->size = s->disk_size;
-  io->writable = false;
-  io->detect_zeroes = false;
-  io->alloc = NULL;
-  io->commit = NULL;
-  io->inflight = NULL;
-  io->bitmaps = NULL;
+  /* Not a copy: the disk may be written to meanwhile, which counts there. */
+  *io = (struct io) {
+    .name = core->io.name,
+    .geo = core->io.geo,
+    .map = map,
+    .size = s->disk_size,
+    .file = core->io.file,
+    .data = core->io.data,
+    .backing = core->io.backing,
+    .ccache = core->io.ccache,
+    .ccache_owner = core->io.ccache_owner,
+    .codec = core->io.codec,
+    .crypt = core->io.crypt,
+    .epoch = core->io.epoch,
+  };
   return 0;
 }
 
