@@ -241,7 +241,6 @@ backend_file_sync_write_behind (struct backend *b)
 {
 #ifdef SYNC_FILE_RANGE_WRITE
   struct backend_file *f = backend_file_of (b);
-
   int err;
 
   /* Length 0 is the whole file. */
