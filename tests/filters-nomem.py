@@ -12,6 +12,7 @@ $shim names, is preloaded.
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -40,9 +41,9 @@ class Server:
                    NO_MEMORY_AFTER=str(n))
         # Its end makes a request that hangs fail.
         self.process = subprocess.Popen(
-            ["timeout", "60", "nbdkit", "-f", "-P", "pid", "-U", "s"] +
+            ["timeout", "-k", "5", "60", "nbdkit", "-f", "-P", "pid", "-U", "s"] +
             [a.replace("@", image) for a in arguments],
-            env=env, stderr=open(self.log, "w"))
+            env=env, stderr=open(self.log, "w"), start_new_session=True)
 
     def serves(self):
         while not (os.path.exists("pid") and os.path.getsize("pid")):
@@ -212,8 +213,10 @@ def serve(n, image, disk):
                                           server.says())
         return fired
     finally:
-        server.process.terminate()
-        server.process.wait()
+        # After a failure it would wait for the clients.
+        if server.process.poll() is None:
+            os.killpg(server.process.pid, signal.SIGKILL)
+            server.process.wait()
         sys.stderr.write(server.says())
 
 
