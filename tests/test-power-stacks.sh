@@ -18,13 +18,14 @@ requires type -P nbdcopy
 skip_if_valgrind "power.py is about the order of system calls"
 
 power="$abs_top_srcdir/tests/recorder/power.py"
-"$PYTHON" "$power" plain:64k plain:overlay \
+rounds=( --rounds "${POWER_ROUNDS:-2}" )
+"$PYTHON" "$power" "${rounds[@]}" plain:64k plain:overlay \
           preallocate:64k preallocate:overlay \
           cowmerge:64k cowmerge:overlay compress:64k compress:overlay \
           cowmerge+preallocate:64k cowmerge+preallocate:overlay \
           all:64k all:overlay
 # The same for zstd.
-"$PYTHON" "$power" compress:zstd all:zstd
+"$PYTHON" "$power" "${rounds[@]}" compress:zstd all:zstd
 
 # The test itself: if syncs did nothing, or some of them, it would find out.
 expect_fail "$PYTHON" "$power" --lie 1 plain:64k all:64k
